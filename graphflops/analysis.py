@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 
 class Asked(Record, frozen=True):
-    """What is asked of a program: options of `graphflops.analyze`, and what saves time where not all is wanted."""
+    """The options of `graphflops.analyze`, and which parts of the analysis are wanted."""
 
     dims: Mapping[str, int] | None = None
-    # Whole shapes, from which a static program is propagated again.
+    # Whole shapes; the shapes of a static program are derived again from them.
     inputs: Mapping[str, Sequence[int]] | None = None
     masks: Mapping[str, str] | None = None
     names: Mapping[str, str] | None = None
@@ -48,10 +48,10 @@ class Asked(Record, frozen=True):
     torch: str | None = None
     training: bool | Training = False
     assume: bool = True
-    times: bool = True  # of the calls on a device
-    memory: bool = True  # without a device, whether peaks are found too
-    # Whether conversions of quantized values are parts of the calls beside them, never in `eager` and in training; None:
-    # as runtimes do, but not where one of PyTorch's executions is named, in which each call runs by itself.
+    times: bool = True  # whether times on a device are found
+    memory: bool = True  # whether peaks are found where no device is named
+    # Whether conversions of quantized values are part of neighbouring calls, which they never are in `eager` and in
+    # training; None: as in runtimes, unless one of PyTorch's executions is named, where each call runs by itself.
     fused: bool | None = None
     progress: Callable[[int, int], None] | None = None
 
@@ -65,7 +65,7 @@ def analyze(model: object, *, model_name: str | None = None, **options: Any) -> 
     asked = Asked(**options)
     try:
         return _report(*_priced_program(as_graph(model, model_name), asked), asked)
-    except DimError as error:  # of a sum over calls, each of which had sizes that could be computed with
+    except DimError as error:  # in a sum over calls; each call's own sizes were small enough
         place = shown(str(model)) if isinstance(model, (str, PathLike)) else "the program"
         raise DimError(f"{place}: {error}: give sizes with --dim") from error
 
@@ -206,9 +206,9 @@ def _step_report(program: PricedProgram, step: Step, profile: Device | None, ask
 
 
 def _device(program: PricedProgram, asked: Asked) -> tuple[Device | None, Execution]:
-    """The profile of a device, None where none is named, and how the program runs there.
+    """The profile of the device, or None where none is named, and how the program runs there.
 
-    Diagnostics say what the profile has from another, and what disturbed its measurement.
+    Notes say what the profile takes from another device's, and what disturbed its measurement.
     """
     name, execution, network = asked.device, asked.execution, asked.network
     is_onnx = program.graph.origin.format == "onnx"
@@ -241,7 +241,7 @@ def _device(program: PricedProgram, asked: Asked) -> tuple[Device | None, Execut
 def _time(
     program: PricedProgram, profile: Device | None, execution: Execution, runs: Runs, asked: Asked
 ) -> ProgramTime:
-    """The times of a program on a device, with the network that its collectives are taken to have where none is given."""
+    """The times of a program on a device; a network is assumed for its collectives where none is given."""
     if profile is None or not asked.times:
         return NO_TIME
     from graphflops.time.program_time import program_time

@@ -40,7 +40,7 @@ class Quantity(Record, frozen=True):
     unit: Unit  # B for bytes, "" for a plain number
     convention: str = ""  # what is counted, in one sentence
     part_of: str = ""  # the quantity that it is a part of
-    is_rare: bool = False  # most programs have none of it, so that tables leave it out where it is zero
+    is_rare: bool = False  # zero in most programs; tables leave it out then
 
 
 class Cost(Record, frozen=True):
@@ -192,19 +192,19 @@ class Estimate(Record, frozen=True):
     reads: tuple[TensorType | Dim | None, ...] = ()  # tensors touched, or plain byte counts, like the next
     writes: tuple[TensorType | Dim | None, ...] | None = None  # None means each result once
     alias: bool = False  # the results share the memory of the first tensor operand (views, in-place writes)
-    matrix_dtype: DType | None = None  # of the matrix arithmetic, where it is not that of the first operand
-    devices: Dim = 2  # how many take part in a collective
+    matrix_dtype: DType | None = None  # of the matrix arithmetic, unless the first operand's
+    devices: Dim = 2  # that take part in a collective
     # Nested graphs that run, each with how often; their cost comes on top of the estimate's own.
     regions: tuple[tuple[RegionRun, Dim], ...] = ()
     workspace: Dim = 0
     hint: tuple[str, str] | None = None  # the code of a note, and what it says
-    # Why nobody can tell the work, where only the results' types are known: the call is then unknown, its cost in no total.
+    # Why the work cannot be told, where only the results' types are known; no total then includes the call.
     unknown: str = ""
 
     def plus(
         self, *parts: Estimate, reads: tuple[TensorType | Dim | None, ...] = (), **changes: Any
     ) -> Estimate:
-        """The estimate with more work, of `parts` and by quantity, and with further reads; other fields are changed."""
+        """The estimate with reads and the work of `parts` and `changes` added; other fields of `changes` replace its own."""
         for name in WORK_QUANTITIES:
             amounts = (getattr(self, name), changes.get(name, 0), *(getattr(part, name) for part in parts))
             changes[name] = total(amounts)
@@ -246,7 +246,7 @@ def copied(*seen: TensorType) -> Estimate:
 
 
 def picked(out: TensorType, *indices: TensorType) -> Estimate:
-    """Elements found by index: as many are read as are returned, and the indices."""
+    """Elements found by index: reads the indices and as many elements as it returns."""
     return Estimate((out,), reads=(out, *indices))
 
 
@@ -257,11 +257,11 @@ def data_dependent(what: str) -> Dim:
 
 
 def is_data_dependent(name: str) -> bool:
-    """Whether a size's name is one that `data_dependent` gave, be it numbered by the analysis since or not."""
+    """Whether `data_dependent` gave a size its name, which the analysis may have numbered since."""
     return name.endswith("?") or name.rpartition("_")[0] in _ORIGINS
 
 
-_ORIGINS: set[str] = set()  # like the table of symbols, it only grows
+_ORIGINS: set[str] = set()  # only grows, as the table of symbols does
 OF_LOOPS = re.compile(
     r"turn_\d+(_left)?|carried_\d+_\d+_\d+"
 )  # sizes within a loop of ONNX: none of a file has such a name

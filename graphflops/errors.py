@@ -74,7 +74,7 @@ class NoRuleError(RuleError):
 
 
 def require_choice(name: str, value: object, choices: Sequence[object]) -> None:
-    """Raises OptionError, which names the choices, where an argument is none of them."""
+    """Raises OptionError, which lists the choices, for an argument that is none of them."""
     if value not in choices:
         raise OptionError(f"{name}: no {shown(repr(value), 60)}; there are {', '.join(map(str, choices))}")
 
@@ -105,9 +105,9 @@ def inert_in_logs(text: str) -> str:
 
 
 def innermost(trace: TracebackType | None, package: str = "", beside: Container[str] = ()) -> str:
-    """The line where an exception of someone else's code was raised, `model.py:17`; in a package, the last line of it.
+    """The line that raised an exception, `model.py:17`; with a package, the innermost line in that package.
 
-    beside: packages whose lines are told only where there is no other.
+    beside: packages whose lines are given only if there are no others.
     """
     place = other = "?"
     while trace is not None:

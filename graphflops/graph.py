@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 InputRole = Literal["user", "parameter", "buffer", "constant", "token", "object", "state"]
 OutputRole = Literal["user", "loss", "gradient", "mutation", "token"]
 Phase = Literal["forward", "backward", "optimizer"]
-# What memory of a recorded step holds; `temporary` is let go in the phase that allocates it, `value` is not.
+# What a recorded step's memory holds; `temporary` is freed in the phase that allocates it, `value` later.
 StorageKind = Literal[
     "weight", "buffer", "optimizer", "gradient", "input", "value", "temporary", "host", "pinned"
 ]
@@ -60,13 +60,13 @@ class Node(Record, frozen=True):
     op: str  # `aten.conv2d.default`, `onnx.Conv`, `higher_order.cond`, `_operator.mul`
     args: tuple[Argument, ...] = ()  # references, literals, nested graphs, and tuples of these, as in kwargs
     kwargs: tuple[tuple[str, Argument], ...] = ()  # by the operator's own names
-    outputs: tuple[str | None, ...] = ()  # names of the results, flat; None for one that nobody wants
-    module: str = ""  # path of the innermost module it was called in; "", as its type: top level or unknown
+    outputs: tuple[str | None, ...] = ()  # names of the results, flat; None for an unused one
+    module: str = ""  # path of the innermost module around it; "" (and no type): top level or unknown
     module_type: str = ""
     source: str = ""  # `file.py:12`, the innermost line of the user's code; "" where the file records none
-    python_stack: str = ""  # call stack, as a text that calls share; "", as the next, if not recorded
+    python_stack: str = ""  # call stack; calls share the text. "" if not recorded, as the next
     module_stack: str = ""
-    operator: Op = operator("")  # the canonical one of `op`; kept, for it is asked for a dozen times a call
+    operator: Op = operator("")  # the canonical one of `op`; kept because each call is asked for it often
 
     def __post_init__(self) -> None:
         structs.force_setattr(self, "operator", operator(self.op))
@@ -89,7 +89,7 @@ class Node(Record, frozen=True):
         return tuple(names)
 
     def is_in(self, places: Collection[str]) -> bool:
-        """Whether it runs where values of these names are: those that it makes, else the first that it reads."""
+        """Whether its first named value, a result or else an operand, is one of `places`: it then runs where they lie."""
         return next((name in places for name in (*self.outputs, *self.reads()) if name is not None), False)
 
     def renamed(self, instead: Mapping[str, str]) -> Node:
@@ -114,7 +114,7 @@ class Input(Record, frozen=True):
 
     name: str  # the value's name
     role: InputRole
-    target: str = ""  # what it is called outside (`layers.0.weight`)
+    target: str = ""  # its name outside the program (`layers.0.weight`)
     alias_of: str = ""  # the target whose memory this one shares, for tied parameters; "" otherwise
 
 
@@ -142,7 +142,7 @@ class Symbol(Record, frozen=True):
     maximum: int | None = None
     hint: int | None = None  # example value if the file has one
     where: tuple[str, ...] = ()  # the input axes that have this size
-    assumed: int | None = None  # what to assume without an example; None: what the name and the axes suggest
+    assumed: int | None = None  # value without an example; None: what the name and the axes suggest
 
 
 class Note(Record, frozen=True):
@@ -158,9 +158,9 @@ class Stored(Record, frozen=True):
 
     dtype: DType
     shape: tuple[int, ...]
-    strides: tuple[int, ...]  # in the memory of `memory`, counted in elements, as the offset
+    strides: tuple[int, ...]  # in `memory`, counted in elements, as the offset
     offset: int
-    memory: memoryview  # all the bytes of that, little-endian; weights that share memory share the object
+    memory: memoryview  # all its bytes, little-endian; weights that share memory share the object
 
 
 class Origin(Record, frozen=True):
@@ -178,14 +178,14 @@ class EagerRun(Record, frozen=True, dict=True):
     format: int
     producer: str
     values: tuple[str, ...]  # tensors that the program's calls make, in its order
-    # Of each, the place in `values` of the last made while its memory is held; -1: eager execution does not make it.
+    # For each value, the index of the last value made while its memory is held; -1: eager execution does not make it.
     until: tuple[int, ...]
-    # By value, what it hides where eager execution makes no mask.
+    # By the value that an attention makes, which mask eager execution applies without making one.
     attentions: dict[str, Literal["none", "causal"]]
 
     @cached_property
     def left_out(self) -> frozenset[str]:
-        """Values which only an export makes."""
+        """Values that only an export makes, not eager execution."""
         return frozenset(name for name, last in zip(self.values, self.until, strict=True) if last < 0)
 
 
@@ -205,7 +205,7 @@ class Mesh(Record, frozen=True):
 
 
 class Storage(Struct, array_like=True):
-    """Memory of a recorded step, changed only while it is recorded; the array in its file."""
+    """One memory of a recorded step, as its file stores it. It changes only during recording."""
 
     name: str  # of the parameter, buffer or input, else of the first value in it
     kind: StorageKind
@@ -224,10 +224,10 @@ class Step(Record, frozen=True):
     views: frozenset[str] = frozenset()  # results that share the memory of an operand
     wrapped: tuple[int, ...] = ()  # by call, how many calls Python dispatched before it
     hooked: tuple[int, ...] = ()  # and how many hooks ran before it
-    counters: frozenset[str] = frozenset()  # by which optimizers count
-    # Of each value, the number of its storage, and the bytes there from begin to end.
+    counters: frozenset[str] = frozenset()  # step counters of optimizers
+    # By value: the index of its storage, and where its bytes begin and end there.
     places: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
-    aside: frozenset[str] = frozenset()  # values that are made in streams of the step's own
+    aside: frozenset[str] = frozenset()  # values that the step makes in CUDA streams of its own
 
     @property
     def is_training(self) -> bool:
@@ -244,7 +244,7 @@ class Graph(Record, frozen=True, eq=False, dict=True):
     """A program, or a graph nested in one, as recorded."""
 
     nodes: tuple[Node, ...]  # in program order: a value is defined before it is used
-    # What the file records of each value by name: a type, or the size or number a scalar stands for.
+    # By name of a value: its type, or the size or number that a scalar is.
     types: Mapping[str, Type | Scalar]
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
@@ -252,18 +252,18 @@ class Graph(Record, frozen=True, eq=False, dict=True):
     modules: Mapping[str, str] = field(default_factory=dict)  # types by path; empty where none is recorded
     origin: Origin = Origin()
     name: str = ""
-    # For a nested graph, the names of the values around it that it uses; they keep their names inside.
+    # For a nested graph: the outer values that it uses, by names that are the same inside.
     captures: tuple[str, ...] = ()
-    # Where types are derived, what the file says of some values, maybe out of date; None where `types` has all.
+    # Types that the file gives for some values, maybe out of date, where types are derived; None where `types` has all.
     declared: Mapping[str, object] | None = None
     notes: tuple[Note, ...] = ()  # what the reader noticed
-    # By name of an input that no user gives: what it holds, read when asked for (of masks); None if not at hand.
+    # Reads the contents of an input that is not the user's (a mask), by its name; None if they are not at hand.
     contents: Callable[[str], Stored | None] | None = None
-    # Values that live until the last call, used or not: autocast keeps its copies of parameters so long.
+    # Values that live until the last call, used or not: autocast's copies of parameters.
     lasting: frozenset[str] = frozenset()
-    # By name of a call, the number of the checkpoint that runs it again for the gradients.
+    # By name of a call: the number of the checkpoint that runs it again for the gradients.
     recomputed: Mapping[str, int] = field(default_factory=dict)
-    # By name of an input that does not lie in row-major order: its axes, the outermost in memory first.
+    # By name of an input that is not in row-major order: its axes, the outermost in memory first.
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     eager: EagerRun | None = None  # what an eager run of its module held, where the file records it
     step: Step | None = None  # what the recording of a step holds
@@ -279,7 +279,7 @@ class Graph(Record, frozen=True, eq=False, dict=True):
 
         A program input is a node named after its value and has an `Input`; a call is a node named after itself and
         has a `Node` (attribute `data` in both); the attribute `value` of an edge names the value used. Built on first
-        use: importing networkx costs a quarter of the time in which a whole analysis is done.
+        use, because importing networkx takes a quarter as long as a whole analysis.
         """
         import networkx
 
@@ -333,7 +333,8 @@ class Graph(Record, frozen=True, eq=False, dict=True):
     def phases(self) -> Mapping[str, Phase]:
         """For a joint graph, the phase of every node by name; empty for a program without gradients.
 
-        Calls that lead to the loss, to a user output or to a mutation are forward, the rest backward. A recorded step tells.
+        A recorded step has them. Otherwise calls that lead to the loss, a user output or a mutation are forward, others
+        backward.
         """
         if self.step is not None:
             return {node.name: phase for node, phase in zip(self.nodes, self.step.phases, strict=True)}
@@ -353,7 +354,7 @@ def _renaming(instead: Mapping[str, str]) -> Callable[[Argument], Argument]:
 
 
 def _add_names(arguments: Iterable[Any], names: list[str]) -> None:
-    """Add the names that `_uses` finds, without the slots: making their text takes longer than all else."""
+    """Add the names that `_uses` finds, without the slots, whose text takes longer to make than the rest."""
     for argument in arguments:
         kind = type(argument)
         if kind is Ref:

@@ -12,21 +12,21 @@ from graphflops.graph import Graph
 from graphflops.report import Execution, Report
 from graphflops.training import Training
 
-_LARGEST_REPORT = 2**30  # bytes of a saved report; that of a 70B model has 4 million
+_LARGEST_REPORT = 2**30  # bytes of a saved report; a 70B model's has 4 million
 
 # Options of another name than the keyword.
 _FLAGS = {"model_name": "model", "masks": "mask", "names": "name", "assume": "open"}
 
 
 class Exported(Protocol):
-    """A `torch.export.ExportedProgram`, named by what is read of it: torch need not be installed."""
+    """What is read of a `torch.export.ExportedProgram`; torch need not be installed."""
 
     graph_module: Any
     graph_signature: Any
 
 
 class Module(Protocol):
-    """A `torch.nn.Module`, named by what is read of it."""
+    """What is read of a `torch.nn.Module`."""
 
     def named_parameters(self) -> Any:
         """Its parameters by name."""

@@ -1,7 +1,7 @@
 """The sizes that a program leaves open, each under the names by which people read and give it.
 
 An input axis is named by its own size, a symbol by its own name: where `x[2]` is `2*h`, the axis at 64 is `h` at 32.
-Whatever turns a name and a value into values of symbols, and whatever says a size, does so here.
+All code that turns named sizes into values of symbols, or that names a size, uses this module.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Range = Union[Symbol, SymbolInfo]
 
 
 class Stated(NamedTuple):
-    """A size as it is said and given: a name, and what it names, an expression of symbols."""
+    """A size as people read and give it: its name, and the expression of symbols that it names."""
 
     name: str
     size: Dim
@@ -44,9 +44,9 @@ class OpenSizes(Record, frozen=True, eq=False, dict=True):
     symbols: Mapping[str, Range]  # by their own names
     axes: Mapping[str, Dim]  # the sizes of input axes (`ids[1]`) and of scalar inputs
     known: Mapping[str, int] = field(default_factory=dict)  # given as numbers, which stand in axes instead
-    computed: Mapping[str, Dim] = field(default_factory=dict)  # axes of expressions, with all their symbols
+    computed: Mapping[str, Dim] = field(default_factory=dict)  # axes of expressions, in all their symbols
     labels: Mapping[str, str] = field(default_factory=dict)  # names of the user's, by symbol or by axis
-    examples: Mapping[str, int] = field(default_factory=dict)  # of symbols, to tell one of several solutions
+    examples: Mapping[str, int] = field(default_factory=dict)  # of symbols, to choose between solutions
 
     # Names.
 
@@ -71,7 +71,7 @@ class OpenSizes(Record, frozen=True, eq=False, dict=True):
 
     @cached_property
     def stated(self) -> Mapping[str, Stated]:
-        """How each symbol is said in a list of sizes: one that the exporter named as an input axis, at the axis's size."""
+        """How a list of sizes states each symbol: by an input axis and its size if an exporter made up its name."""
         found = {}
         for name in self.symbols:
             labelled = [Stated(self.labels[axis], x) for axis, x in self._sizes(name) if axis in self.labels]
@@ -81,13 +81,13 @@ class OpenSizes(Record, frozen=True, eq=False, dict=True):
         return found
 
     def at_axis(self, name: str) -> Stated:
-        """The input axis that tells a symbol, one of its size before one computed from it; the symbol where none does."""
+        """An input axis that determines a symbol, preferably one of its size; the symbol itself if there is none."""
         lines = [(Stated(axis, size), affine(size)) for axis, size in self._sizes(name)]
         told = [one for one, line in lines if line is not None and line[0] == name and line[1] > 0]
         return min(told, key=lambda one: one.size is not symbol(name), default=Stated(name, symbol(name)))
 
     def _sizes(self, name: str) -> list[tuple[str, Dim]]:
-        """The axes where a symbol stands, with their sizes in symbols whether or not these have numbers."""
+        """The axes where a symbol stands and their sizes, in symbols even where these are known."""
         return [(axis, self.computed.get(axis, symbol(name))) for axis in self.symbols[name].where]
 
     def values(self, known: Mapping[str, int]) -> dict[str, int]:
@@ -107,16 +107,16 @@ class OpenSizes(Record, frozen=True, eq=False, dict=True):
         return [place] if is_own else matching(name, (*self.axes, *self.symbols))
 
     def sizes_of(self, names: str) -> dict[str, Dim]:
-        """By symbol or axis the sizes of a name, or of several joined by `=`. Raises ModelError for a name of none."""
+        """By symbol or axis, the sizes of a name or of several joined by `=`. Raises ModelError for an unknown name."""
         parts = [names] if self.places(names) else [part.strip() for part in names.split("=")]
         places = [place for part in parts for place in self.places(part) or self._refuse(part)]
         return {place: symbol(place) if place in self.symbols else self.axes[place] for place in places}
 
     def solved(self, given: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
-        """The values of symbols at which sizes are as given, and the fixed sizes that are given another number.
+        """The values of symbols that the given sizes imply, and the fixed sizes for which another number is given.
 
-        given: by symbol, label, axis or pattern; an axis by its own size. Raises ModelError for a name that no size has, for
-        sizes that contradict one another, and for an axis that cannot have its size.
+        given: sizes by symbol, label, axis or pattern. Raises ModelError for a name that no size has, for sizes that
+        contradict one another, and for a size that an axis cannot have.
         """
         values: dict[str, int] = {}
         fixed: dict[str, int] = {}
@@ -160,7 +160,7 @@ class OpenSizes(Record, frozen=True, eq=False, dict=True):
         raise ModelError(f"{told}: give {self._called(name) if taken is None else in_words(taken)}")
 
     def taken(self, names: str) -> range:
-        """The values that the size of a name takes, or all sizes that are joined by `=` take at once."""
+        """The values that the size of a name can take; for sizes joined by `=`, those that all of them can."""
         found = range(1, LARGEST_SIZE + 1)
         for place, size in self.sizes_of(names).items():
             if isinstance(size, int):
@@ -216,12 +216,12 @@ def of_report(report: Report) -> OpenSizes:
     return of_described(report.symbols, report.inputs)
 
 
-# The last that were made, each with the very objects that it was made of.
+# The latest that were made, each with the objects (compared by identity) that it was made from.
 _RECENT: deque[tuple[object, object, OpenSizes]] = deque(maxlen=8)
 
 
 def of_described(symbols: Mapping[str, SymbolInfo], inputs: Sequence[Named]) -> OpenSizes:
-    """The open sizes of symbols and of the inputs where they stand; made once for the same of both."""
+    """The open sizes of symbols and of the inputs where they stand; made once for the same two objects."""
     for infos, given, known_sizes in tuple(_RECENT):
         if infos is symbols and given is inputs:
             return known_sizes

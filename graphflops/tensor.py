@@ -40,7 +40,7 @@ def _named(name: str, kind: Kind, bits: int) -> DType:
 
 
 BOOL = _named("bool", "bool", 8)
-STRING = _named("string", "other", 64)  # of each string only a reference's width is known
+STRING = _named("string", "other", 64)  # the width of a reference; a string's own size is unknown
 UINT2 = _named("uint2", "uint", 2)
 UINT4 = _named("uint4", "uint", 4)
 UINT8 = _named("uint8", "uint", 8)
@@ -70,7 +70,7 @@ FLOAT8 = tuple(
 )
 
 
-_PLACE_BYTES = 8  # of a place along one axis of a sparse tensor
+_PLACE_BYTES = 8  # of one index of an element of a sparse tensor
 
 
 class TensorType(Record, frozen=True):
@@ -79,18 +79,18 @@ class TensorType(Record, frozen=True):
     shape: tuple[Dim, ...]  # each an int or an `Expr` over the program's symbols
     dtype: DType
     stored: Dim | None = None  # elements in memory if fewer than `numel`, as behind `expand`; None: all
-    # Contents of a small integer tensor, nested tuples in row-major order (an int or `Expr` for a scalar), or None; of a
-    # floating constant too where sizes may come of it (the scales of a resizing).
+    # Contents of a small integer tensor, nested tuples in row-major order (an int or `Expr` for a scalar), or None. Also of
+    # a floating-point constant from which sizes may be computed (the scales of a resizing).
     value: Contents | None = None
     requires_grad: bool = False  # whether a training step wants the gradient of this value
-    # The number that was written everywhere, where the elements are too many for `value`, or nobody knows how many.
+    # The number that all elements hold, where they are too many for `value` or their number is unknown.
     uniform: float | None = None
-    # Level and size of each axis that operators do not see, as inside vmap; memory is that of all its elements.
+    # Level and size of each axis that operators do not see, as inside vmap; its elements take memory too.
     mapped: tuple[tuple[int, Dim], ...] = ()
-    nonzeros: Dim | None = None  # stored by a sparse tensor, each with its place along all axes; None: dense
+    nonzeros: Dim | None = None  # elements that a sparse tensor stores, each with its indices; None: dense
 
     def __hash__(self) -> int:
-        """Hashes each field of which a file may hold any number of values, so that no file makes many types collide."""
+        """Of every field that may take arbitrarily many values, so that no file can make many types collide."""
         return hash((self.shape, self.dtype, self.value, self.uniform, self.stored, self.nonzeros))
 
     @property
@@ -125,13 +125,13 @@ class TensorType(Record, frozen=True):
         return out if self.stored is None else replace(out, stored=dim_min(self.stored, out.numel))
 
     def __str__(self) -> str:
-        # A size that data tell is a Symbol('a?') of a rule, until the loop names it.
+        # Until the analysis names it, a size that depends on data is a rule's Symbol('a?').
         sizes = ("?" if size.endswith("?')") else size for size in map(str, self.shape))
         return f"{self.dtype}[{', '.join(sizes)}]"
 
 
 class PartType(TensorType, frozen=True):
-    """What a gradient reads of a tensor that is there anyway: a part of the result's gradient, rows of an operand."""
+    """A part of an existing tensor that a gradient reads, such as some rows of an operand."""
 
 
 Contents = Union[Dim, float, "tuple[Contents, ...]"]
@@ -140,7 +140,7 @@ Contents = Union[Dim, float, "tuple[Contents, ...]"]
 class SequenceType(Record, frozen=True):
     """A list of tensors."""
 
-    element: ElementType | None = None  # that all share; None if none is known, as for an empty sequence
+    element: ElementType | None = None  # the type of all; None if unknown, as for an empty sequence
     length: Dim | None = None  # None if it is not known
     items: tuple[ElementType, ...] | None = None  # each element, where they are known one by one
 
@@ -218,7 +218,7 @@ def extent(sizes: Sequence[int], strides: Sequence[int], offset: int) -> int:
 
 
 def flat(values: Iterable[Any]) -> Iterator[Any]:
-    """What is in them, and in tuples and lists in them, in order."""
+    """The values, and those in nested tuples and lists, in order."""
     for value in values:
         if isinstance(value, (tuple, list)):
             yield from flat(value)
@@ -227,7 +227,7 @@ def flat(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The value, or each in nested tuples, changed."""
+    """The value changed, or each one in nested tuples."""
     return tuple([mapped(item, change) for item in value]) if isinstance(value, tuple) else change(value)
 
 

@@ -29,7 +29,7 @@ class Step(Struct, eq=False, dict=True):
 
     @property
     def is_priced(self) -> bool:
-        """Whether it has a rule, as far as is known."""
+        """Whether it has a rule; true where that is not known."""
         return True
 
     @property

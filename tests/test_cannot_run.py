@@ -91,7 +91,7 @@ def test_a_reshape_to_sizes_in_another_file_has_the_declared_ones(tmp_path):
     report = analyze(path)
     assert report.total().matrix_flops == 2 * 16 * 2 * 5
     assert [d.message for d in report.diagnostics if d.code == "GF110"] == [
-        "the types of r are known from what the file declares alone"
+        "the types of r are known only from what the file declares"
     ]
 
 

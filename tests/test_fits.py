@@ -124,7 +124,10 @@ def test_what_an_unknown_call_needs_is_not_taken_for_nothing() -> None:
     assert text.startswith(
         "yes, as far as is known: gqa_transformer.pt2 runs on NVIDIA H200 SXM (150.1 GB) in >= "
     )
-    assert "what these need beside their operands is not known: my.fused.default, my.other.default" in text
+    assert (
+        "the memory that these need beside their operands is unknown: my.fused.default, my.other.default"
+        in text
+    )
     amounts = {line[2:21].strip(): line[21:].strip() for line in text.splitlines() if line.startswith("  ")}
     for entry in ("activations", "requested peak", "total on the device"):
         assert amounts[entry].startswith(">= ")

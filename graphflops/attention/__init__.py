@@ -1,16 +1,16 @@
 """The attentions of a program and what their masks hide; `program` finds them. Reports need only `AttentionUse`.
 
-How attention is found: `match` (spelled out, by kinds of operators), `program` (one operator, and the gradients).
+How attention is found: `match` finds spelled-out ones by kinds of operators; `program` finds single operators and gradients.
 
-How a mask is evaluated: `index_propagation` follows a value through the calls of a scope (`scopes`, `constants`), by
-`structure` for layouts, gathers and joins, and by a domain (of `scopes`) for all else: formulas (`affine`, of `piecewise`
-numbers and `conditions`, with `constants`: forms of stored tensors), or numpy arrays of pairs and of rectangles of pairs
-(`arrays`, of `intervals`, with `elementwise`).
+How a mask is evaluated: `index_propagation` follows a value through the calls of a scope (`scopes`, `constants`). It uses
+`structure` for layouts, gathers and joins, and a domain (of `scopes`) for everything else. A domain has formulas (`affine`,
+of `piecewise` numbers and `conditions`, with `constants`: forms of stored tensors), or numpy arrays of pairs and of
+rectangles of pairs (`arrays`, of `intervals`, with `elementwise`).
 
-How pairs are counted: what hides pairs is a `Restriction` (`scopes`), a tensor or a function, with its meaning in each
-domain. Those of tensors come from `hidden_pairs`, those of score and mask functions from `flex`;
-`user_masks` is what the user states. They are counted in closed form (`conditions`, `rectangles`), or by evaluation
-(`arrays`, `rectangles`), once for equal masks (value numbers in `hidden_pairs`).
+How pairs are counted: what hides pairs is a `Restriction` (`scopes`), a tensor or a function, which has a meaning in each
+domain. Those of tensors come from `hidden_pairs`, those of score and mask functions from `flex`; `user_masks` has what the
+user states. They are counted in closed form (`conditions`, `rectangles`) or by evaluation (`arrays`, `rectangles`); equal
+masks are counted once (value numbers in `hidden_pairs`).
 """
 
 from graphflops.attention.attention_use import AttentionUse

@@ -1,6 +1,6 @@
-"""The affine domain: values as formulas in the places i and j of a query and a key, for symbolic lengths too.
+"""The affine domain: values as formulas of i and j, the places of a query and a key; lengths may be symbolic.
 
-A truth is made of affine conditions (`conditions`), a number is given by cases (`piecewise`).
+A boolean is made of affine conditions (`conditions`); a number is given by cases (`piecewise`).
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from graphflops.dims import Dim, Expr, at_least, floor_div, mod
 from graphflops.tensor import DType, TensorType
 from graphflops.view import Step
 
-_LARGEST_DIVISOR = 2**12  # whose remainders are told apart
+_LARGEST_DIVISOR = 2**12  # the largest divisor whose remainders are told apart
 
 
 class AffineDomain(Domain[Known]):
-    """Values as formulas. overwhelming: an addend of this or less hides a score, whatever the other addend is."""
+    """Values as formulas. overwhelming: an addend of this or less hides a score, whatever the score is."""
 
     zero = ZERO
 
@@ -112,7 +112,7 @@ class AffineDomain(Domain[Known]):
         return where if form.numbers is None else self.choose(where, *map(self.literal, form.numbers))
 
     def whole(self, evaluator: Evaluator[Known], step: Step, at: Indices) -> Known | None:
-        """Of operators along axes only the running sum of one number, which is the index times that number."""
+        """A cumulative sum of one number is the index times that number; other operators along axes are not followed."""
         if step.operator.name != "cumsum" or step.argument("exclusive", 0) or step.argument("reverse", 0):
             return None
         each = number_of(as_number(evaluator.operand(step.argument("x"), at)))
@@ -135,13 +135,13 @@ class AffineDomain(Domain[Known]):
         return as_truth(found) if is_truth else self.rounded(as_number(found), function.result)
 
     def rounded(self, value: Number, dtype: DType) -> Number:
-        """A number in an element type: one that differs from pair to pair is not followed where half precision rounds it."""
+        """A number in an element type; one that varies and that half precision would round is not followed."""
         if dtype.kind != "float" or dtype.bits >= 32:
             return value
         return combined(lambda piece: piece if constant_of(piece) is not None else None, value)
 
     def plus(self, a: Piece, b: Piece) -> Piece:
-        """A sum; an addend that hides a score does so whatever the other one is."""
+        """A sum; an addend that hides a score hides it whatever the other addend is."""
         x, y = constant_of(a), constant_of(b)
         if x is not None and y is not None:
             return piece_of(x + y)
@@ -154,7 +154,7 @@ class AffineDomain(Domain[Known]):
 
 
 def _of_constants(domain: AffineDomain, function: Function, *values: Known) -> Number:
-    """Any other function, where each piece is one number for every pair."""
+    """Any other function, if each piece is one number for every pair."""
 
     def of_pieces(*pieces: Piece) -> Piece:
         numbers = [constant_of(piece) for piece in pieces]
@@ -177,7 +177,7 @@ def _clamp(domain: AffineDomain, function: Function, x: Known, low: Any = None, 
 
 
 def _divided(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
-    """Whole numbers divided and rounded down; rounded to zero where that is the same."""
+    """Integer division, rounded down; rounded to zero if that gives the same."""
     rounding = "floor" if function.name == "floor_divide" else function.options.get("rounding_mode")
     if function.result is not None and function.result.kind in ("int", "uint") and rounding is None:
         rounding = "trunc"
@@ -198,7 +198,7 @@ def _divided(domain: AffineDomain, function: Function, a: Known, b: Known) -> Kn
 
 
 def _remainder(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
-    """Of whole numbers, rounded down; rounded to zero where that is the same."""
+    """Remainder of integers, rounded down; rounded to zero if that gives the same."""
     size = number_of(as_number(b))
     is_whole = function.result is not None and function.result.kind in ("int", "uint")
     if not is_whole or not size or not 0 < size <= _LARGEST_DIVISOR:
@@ -226,7 +226,7 @@ def _cast(domain: AffineDomain, function: Function, x: Known) -> Known:
 
 
 def _whole(domain: AffineDomain, function: Function, x: Known) -> Known:
-    """Rounding: what is a whole number stays as it is."""
+    """Rounding: an integer stays as it is."""
     wholes = all(isinstance(piece, (Affine, Quotient, Remainder)) for _, piece in as_number(x).pieces)
     return x if wholes else _of_constants(domain, function, x)
 

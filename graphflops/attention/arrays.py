@@ -1,8 +1,8 @@
-"""Evaluates what hides pairs over all pairs of a query and a key, where all sizes are numbers.
+"""Evaluates what hides pairs over all pairs of a query and a key, if all sizes are numbers.
 
-In the domain of arrays values are intervals, at many pairs at once or over rectangles of pairs. Rectangles are evaluated
-first; what that does not settle is evaluated on every pair. What is not known of a number is an ordinary score: it cannot
-cancel a -inf or -1e4 that is added to it. numpy is imported when a mask is evaluated so, and by nothing before.
+In the domain of arrays, values are intervals, at many pairs at once or over rectangles of pairs. Rectangles are evaluated
+first; what they do not settle is evaluated for every pair. An unknown number counts as an ordinary score: it cannot cancel a
+-inf or -1e4 that is added to it. numpy is imported only when a mask is evaluated in this way.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from graphflops.graph import Ref
 from graphflops.tensor import DType, TensorType
 from graphflops.view import Step
 
-MOST_STEPS = 4000  # looked at for one block of pairs
+MOST_STEPS = 4000  # followed for one block of pairs
 _MOST_WHOLE = 2**22  # elements of a tensor that is computed whole
-_DEEPEST = 8  # whole tensors computed one for another
-MOST_CAPTURED = 2**26  # of one that a function captures
-_MOST_SCORE = 1e3  # of scores before their function
+_DEEPEST = 8  # nested computations of whole tensors
+MOST_CAPTURED = 2**26  # elements of a whole tensor that a function captures
+_MOST_SCORE = 1e3  # magnitude of scores before their function
 _OPEN = float("inf")
-_MOST_PROBLEMS = 2**16  # batch entries and heads that a mask tells apart
+_MOST_PROBLEMS = 2**16  # batch entries and heads for which a mask differs
 
 
 class ArrayDomain(Domain[Interval]):
-    """Values as arrays. overwhelming: an addend of this or less hides a score, whatever the other addend is."""
+    """Values as arrays. overwhelming: an addend of this or less hides a score, whatever the score is."""
 
     def __init__(self, overwhelming: float = HIDING) -> None:
         self.overwhelming = overwhelming
         self.zero = point(np.int64(0))
         self.wholes: dict[tuple[Any, ...], Any] = {}
-        self.computing = 0  # how many whole tensors are being computed, one for another
+        self.computing = 0  # how many nested computations of whole tensors are running
 
     def unknown(self, dtype: DType | None) -> Interval:
         return Interval(0.0, 1.0) if dtype is not None and dtype.kind == "bool" else Interval(-_OPEN, _OPEN)
@@ -82,7 +82,7 @@ class ArrayDomain(Domain[Interval]):
         return point(always) if index.is_exact else Interval(always * 1.0, ever * 1.0)
 
     def reshaped(self, at: Indices, shape: Sequence[Dim], source: Sequence[Dim]) -> Indices | None:
-        """Axes that merge or split, group by group, so that an index depends on no more axes than it must."""
+        """Axes merge or split group by group, so that an index depends on as few axes as possible."""
         found: list[Any] = []
         for given, made in groups(shape, source):
             if len(given) == len(made) == 1:
@@ -130,7 +130,7 @@ class ArrayDomain(Domain[Interval]):
         return point(computed(function, numbers))
 
     def overwhelmed(self, function: Function, found: Interval, a: Interval, b: Interval) -> Interval:
-        """A sum, which is one addend where this one hides a score whatever the other addend is."""
+        """A sum; if one addend hides a score whatever the other is, that addend."""
         if function.result is None or function.result.kind != "float":
             return found
         for addend in (a, b if function.name == "add" else Interval(-b.high, -b.low)):
@@ -139,7 +139,7 @@ class ArrayDomain(Domain[Interval]):
         return found
 
     def array(self, scope: Scope, name: str, before: int, most: int = _MOST_WHOLE) -> Any:
-        """All of a tensor as the step at `before` finds it; None where not all of it is known."""
+        """All of a tensor, as the step at `before` finds it; None if some of it is not known."""
         typed, around = scope.type_of(name), scope.bound.get(name)
         size = None if typed is None else typed.numel
         if typed is None:
@@ -165,7 +165,7 @@ class ArrayDomain(Domain[Interval]):
 
 
 def array_of_value(scope: Scope, name: str, typed: TensorType) -> Any:
-    """All of a tensor whose contents are in its type, or stored in the file; None of any other."""
+    """All of a tensor whose contents are in its type or stored in the file; None for others."""
     if typed.value is not None:
         array = np.asarray(typed.value)
         if array.dtype.kind in "biuf" and array.shape == typed.shape:
@@ -177,7 +177,7 @@ def array_of_value(scope: Scope, name: str, typed: TensorType) -> Any:
 
 
 def groups(shape: Sequence[Dim], source: Sequence[Dim]) -> Iterator[tuple[range, range]]:
-    """The smallest groups of axes of both shapes that hold equally many elements. ValueError where sizes are not known."""
+    """The smallest groups of axes of both shapes with equal numbers of elements. ValueError if sizes are not known."""
     a = b = 0
     while a < len(shape) or b < len(source):
         first, start = a, b
@@ -194,7 +194,7 @@ def groups(shape: Sequence[Dim], source: Sequence[Dim]) -> Iterator[tuple[range,
 
 
 def picked(array: Any, at: Indices) -> Interval:
-    """Elements of an array at indices, or the least and the greatest in spans; anything where one lies outside."""
+    """Elements of an array at indices, or minima and maxima over spans; unknown if an index is outside."""
     if 0 in array.shape:
         return Interval(-_OPEN, _OPEN)
     outside: Any = np.False_
@@ -218,7 +218,7 @@ def picked(array: Any, at: Indices) -> Interval:
 
 
 def extremes(array: Any, low: Any, high: Any) -> Interval:
-    """The least and greatest elements between two places, both included; places below zero count from the end."""
+    """The extremes between two places, both included; of the whole array if a place is outside, as negative ones are."""
     size = len(array)
     outside = ~((low >= 0) & (high < size))
     first = np.where(outside, 0, low).astype(np.int64)
@@ -226,7 +226,7 @@ def extremes(array: Any, low: Any, high: Any) -> Interval:
     start, stop = int(first.min()), int(last.max()) + 1
     pairs = np.stack([first.reshape(-1), last.reshape(-1) + 1]) - start
     pairs, inverse = np.unique(pairs, axis=1, return_inverse=True)
-    part = np.append(array[start:stop], array[stop - 1])  # an end is a place too
+    part = np.append(array[start:stop], array[stop - 1])  # `reduceat` needs an end that is a place
     ends = (function.reduceat(part, pairs.T.reshape(-1))[::2] for function in (np.minimum, np.maximum))
     return Interval(*(end[inverse.reshape(-1)].reshape(first.shape).astype(np.float64) for end in ends))
 
@@ -243,25 +243,25 @@ class Enumeration:
         self, domain: ArrayDomain, restrictions: Sequence[Restriction], lead: Sequence[Any],
         queries: int, keys: int, upper: Cases = ALWAYS,
     ) -> None:  # fmt: skip
-        self.restrictions, self.upper = restrictions, upper  # nothing is visible outside of these cases
+        self.restrictions, self.upper = restrictions, upper  # nothing is visible outside of `upper`
         self.values = Propagation(domain, MOST_STEPS)
         self.queries, self.keys, self.exact = queries, keys, True
-        # Sizes of the axes before those of queries and keys; None for one along which slices are not told apart.
+        # Sizes of the axes before queries and keys; None for an axis whose slices are not told apart.
         told_apart = [size if isinstance(size, int) else None for size in lead]
         if math.prod(size or 1 for size in told_apart) > _MOST_PROBLEMS:
             told_apart = [None] * len(told_apart)
         self.known = [size is not None for size in told_apart]
-        # Two queries and two keys of all slices at once: the axes of the answer are those that it depends on.
+        # Evaluate two queries and two keys of all slices at once: the answer has the axes that it depends on.
         rank = len(told_apart) + 2
         places = [None if size is None else np.arange(size) for size in told_apart]
         axes = [x if x is None else x.reshape(-1, *[1] * (rank - at - 1)) for at, x in enumerate(places)]
         i, j = (np.minimum(np.arange(2), size - 1) for size in (queries, keys))
         shape = np.shape(self.visible(axes, i[:, None], j))
-        # Those of `lead` as far as what is visible depends on the axis, else 1.
+        # The sizes of `lead` along axes that visibility depends on; 1 along others.
         *self.sizes, height, width = [1] * (rank - len(shape)) + list(shape)
-        self.problems = math.prod(self.sizes)  # how many slices these are; all others repeat them
+        self.problems = math.prod(self.sizes)  # how many different slices there are; the others repeat them
         self.exact = True  # whether everything evaluated so far was known
-        # As the sizes, of queries and keys.
+        # The same for queries and keys.
         self.rows, self.columns = queries if height > 1 else 1, keys if width > 1 else 1
 
     def pairs(self) -> Dim:
@@ -270,35 +270,35 @@ class Enumeration:
         return found.pairs * (self.queries // self.rows) * (self.keys // self.columns)
 
     def blocks(self, rows: int, columns: int) -> Counted:
-        """The visible pairs of all problems, and the blocks of so many rows and columns that they are in."""
+        """The visible pairs of all problems, and the blocks of `rows` x `columns` that contain them."""
         sizes = self.queries, self.keys, rows, columns
         return count(self.visible, self.slices, *sizes, settled=self.settled)
 
     @property
     def slices(self) -> Iterator[list[Any]]:
-        """The indices of each problem along the axes before those of queries and keys."""
+        """The indices of each problem along the axes before queries and keys."""
         for indices in np.ndindex(*self.sizes):
             pairs = zip(indices, self.known, strict=True)
             yield [np.int64(index) if known else None for index, known in pairs]
 
     def visible(self, lead: Sequence[Any], rows: Any, columns: Any) -> Any:
-        """Where everything lets through, or may, in one batch entry and head, or several."""
+        """Where all restrictions let pairs through, or may; in one or several batch entries and heads."""
         return self.let_through(lead, point(rows), point(columns))[1]
 
     def settled(self, lead: Sequence[Any], *edges: Any) -> Any:
-        """Of rectangles: whether everything lets all pairs through, or one restriction none."""
+        """For rectangles: whether all restrictions let all pairs through, or one lets none through."""
         always, ever = self.let_through(lead, Interval(*edges[:2]), Interval(*edges[2:]))
         state = np.where(ever, np.where(always, SEEN, MIXED), HIDDEN)
         return np.broadcast_to(state, edges[0].shape).astype(np.int8)
 
     def let_through(self, lead: Sequence[Any], rows: Interval, columns: Interval) -> tuple[Any, Any]:
-        """Where everything lets all pairs through, and where it may let any."""
+        """Where all restrictions let all pairs through, and where they may let any through."""
         found = [] if self.upper == ALWAYS else [_held(self.upper, rows, columns)]
         at = *(None if place is None else point(place) for place in lead), rows, columns
         for each in self.restrictions:
             value = self.values.restriction(each, at)
             found.append(each.certainty(value))
-            # What is not known of a score is the score itself.
+            # The unknown part of a score function's result is the score itself.
             if rows.is_exact and each.sense != "score":
                 self.exact = self.exact and value.is_known
         always, ever = (reduce(and_, each) for each in zip(*found, strict=True))
@@ -306,7 +306,7 @@ class Enumeration:
 
 
 def _held(cases: Cases, rows: Interval, columns: Interval) -> tuple[Any, Any]:
-    """Whether one of the cases holds for all pairs of rectangles, and whether one may hold for any."""
+    """Whether one of the cases holds for all pairs of rectangles, and whether one may hold for any pair."""
     always = ever = np.asarray(False)
     for case in cases:
         all_hold = may_hold = np.asarray(True)
@@ -320,7 +320,7 @@ def _held(cases: Cases, rows: Interval, columns: Interval) -> tuple[Any, Any]:
                 continue
             low, high = rows * term.row + columns * term.column + term.constant
             some, any_ = low >= 0, high >= 0
-            if isinstance(term, Residue):  # settled for single pairs
+            if isinstance(term, Residue):  # decided for single pairs only
                 kept = np.isin(np.arange(term.modulus), term.remainders)[low % term.modulus]
                 some, any_ = kept & (low == high), kept | (low != high)
             all_hold, may_hold = all_hold & some, may_hold & any_

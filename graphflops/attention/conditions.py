@@ -1,4 +1,4 @@
-"""Conditions on a pair (i, j), the places of a query and of a key, and closed-form counts of the pairs that meet them.
+"""Conditions on a pair (i, j), the places of a query and a key, and closed-form counts of the pairs that meet them.
 
 A condition is an affine term that must not be negative, or that must have certain remainders.
 """
@@ -15,10 +15,10 @@ from graphflops.base.record import Record
 from graphflops.dims import Dim, at_least, dim_max, dim_min, floor_div, same, total
 from graphflops.rules.shapes import doubled_pairs
 
-HIDING = -1e4  # a score is hidden where this or less is added to it, or put in its place
+HIDING = -1e4  # a score is hidden if this or less is added to it or replaces it
 _MOST_CASES = 8  # of one truth
 _LARGEST = 2**12  # modulus
-_MOST_REMAINDERS = 16  # that are counted one by one
+_MOST_REMAINDERS = 16  # counted one by one
 SIMPLE = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, -1), (-1, 1))  # directions of edges and diagonals
 
 Direction = tuple[int, int]
@@ -46,7 +46,7 @@ class Affine(Record, frozen=True):
 
     @property
     def is_never_negative(self) -> bool:
-        """Whether it is at least zero for every pair, for certain."""
+        """Whether it is provably at least zero for every pair."""
         return self.row >= 0 and self.column >= 0 and at_least(self.constant, 0)
 
 
@@ -58,7 +58,7 @@ class SameBlock(Affine, frozen=True):
 
 
 class Residue(Affine, frozen=True):
-    """The condition that the remainder of the term by `modulus` is one of `kept`, a bit for each; not a number."""
+    """The condition that the term's remainder by `modulus` is one of `kept`, a set of bits; not a number."""
 
     modulus: int
     kept: int
@@ -69,7 +69,7 @@ class Residue(Affine, frozen=True):
 
     @property
     def form(self) -> Direction:
-        """Which places the term is of."""
+        """The places that the term depends on."""
         return self.row, self.column
 
     @property
@@ -78,7 +78,7 @@ class Residue(Affine, frozen=True):
         return self.of(self.kept ^ ((1 << self.modulus) - 1))
 
     def within(self, modulus: int) -> Residue:
-        """The same condition by a multiple of the modulus."""
+        """The same condition with a multiple of the modulus."""
         return self.of(self.kept * (((1 << modulus) - 1) // ((1 << self.modulus) - 1)), modulus)
 
     @property
@@ -96,11 +96,11 @@ NEVER: Cases = ()
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Where something holds: at most in `upper`, at least in `lower`; both are equal where it is known exactly."""
+    """Where something holds: at most in `upper`, at least in `lower`; both are equal if this is known exactly."""
 
     upper: Cases
     lower: Cases
-    # Its negation, kept because some conditions have a negation that is no condition.
+    # The negation, kept because the negation of some conditions cannot be expressed by conditions.
     inverse: Truth | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -143,14 +143,14 @@ def where_not_negative(*terms: Affine) -> Truth:
 
 
 def where_remainder(term: Affine, modulus: int, kept: int) -> Truth:
-    """Where the remainder of a term, rounded down, is one of those whose bits are set."""
+    """Where the remainder of a term, rounded down, is one of the set bits."""
     if kept in (0, (1 << modulus) - 1):
         return truth(kept != 0)
     if term.is_number:
         constant = term.constant
         return truth(bool(kept >> constant % modulus & 1)) if isinstance(constant, int) else UNKNOWN
     condition = Residue(term.row, term.column, term.constant, modulus, kept)
-    if modulus <= _LARGEST and condition.form not in residues.FORMS:  # the remainder of minus the term
+    if modulus <= _LARGEST and condition.form not in residues.FORMS:  # use the remainder of the negated term
         turned = sum(1 << (-place % modulus) for place in condition.remainders)
         condition = Residue(-term.row, -term.column, term.constant * -1, modulus, turned)
     if modulus > _LARGEST or condition.form not in residues.FORMS:
@@ -159,7 +159,7 @@ def where_remainder(term: Affine, modulus: int, kept: int) -> Truth:
 
 
 def _case(terms: Iterable[Affine]) -> Case | None:
-    """All of the conditions, each direction once; None where they contradict one another."""
+    """All of the conditions, one for each direction; None if they contradict each other."""
     by_direction: dict[Direction, Dim] = {}
     blocks: dict[Affine, None] = {}
     remainders: list[Residue] = []
@@ -190,7 +190,7 @@ def _case(terms: Iterable[Affine]) -> Case | None:
 
 
 def _with(remainders: Sequence[Residue], more: Residue) -> list[Residue]:
-    """Conditions and one more; those on one term are one, by a common modulus unless that is too large."""
+    """Conditions and one more; conditions on the same term are merged by a common modulus unless it is too large."""
     for place, each in enumerate(remainders):
         modulus = math.lcm(each.modulus, more.modulus)
         if (each.form, each.constant) == (more.form, more.constant) and modulus <= _LARGEST:
@@ -200,7 +200,7 @@ def _with(remainders: Sequence[Residue], more: Residue) -> list[Residue]:
 
 
 def _joined(cases: Iterable[Case]) -> Cases | None:
-    """The cases without those that another one contains, adjacent ones merged; None where they are too many."""
+    """The cases without those that another contains, with adjacent ones merged; None if there are too many."""
     kept: list[Case] = []
     for case in cases:
         new: Case = case
@@ -213,7 +213,7 @@ def _joined(cases: Iterable[Case]) -> Cases | None:
 
 def _merged(a: Case, b: Case) -> Case | None:
     """One case that holds where either does: one contains the other, or they differ in one pair of opposite bounds whose
-    ranges overlap or touch. None where there is none.
+    ranges overlap or touch. None if there is no such case.
     """
     if _implies(a, b) or _implies(b, a):
         return b if _implies(a, b) else a
@@ -224,7 +224,7 @@ def _merged(a: Case, b: Case) -> Case | None:
         if direction not in first or direction not in second or not same(first[direction], second[direction])
     }
     rest = [{term for term in case if not _is_bound(term)} for case in (a, b)]
-    if not differing:  # where cases differ in the remainders of one term alone, either of these
+    if not differing:  # cases that differ only in the remainders of one term: the union of these
         own, others = rest[0] - rest[1], rest[1] - rest[0]
         if len(own) != 1 or len(others) != 1:
             return None
@@ -252,12 +252,12 @@ def _is_bound(term: Affine) -> bool:
 
 
 def bounds(case: Case) -> dict[Direction, Dim]:
-    """The constants of the conditions that a term is not negative, by its direction."""
+    """By direction of a term, the constant of the condition that the term is not negative."""
     return {(term.row, term.column): term.constant for term in case if _is_bound(term)}
 
 
 def _implies(case: Case, other: Case) -> bool:
-    """Whether the second holds wherever the first does, for certain."""
+    """Whether the second case provably holds wherever the first does."""
     given, remainders = bounds(case), [term for term in case if isinstance(term, Residue)]
     return all(
         (term.row, term.column) in given and at_least(term.constant, given[term.row, term.column])
@@ -274,7 +274,7 @@ def _both(a: Cases, b: Cases) -> Cases | None:
 
 
 def _none_of(cases: Cases) -> Cases | None:
-    """Where none of the cases holds; None where that takes too many, or conditions of another kind."""
+    """Where none of the cases holds; None if that needs too many cases, or other kinds of conditions."""
     found: Cases | None = ALWAYS
     if any(isinstance(term, SameBlock) for case in cases for term in case):
         return None
@@ -286,13 +286,13 @@ def _none_of(cases: Cases) -> Cases | None:
     return found
 
 
-_MOST_OVERLAPS = 4  # whose overlaps are counted: 15 formulas
+_MOST_OVERLAPS = 4  # cases whose overlaps are counted: 15 formulas
 
 
 def doubled_visible(cases: Cases, queries: Dim, keys: Dim) -> tuple[Dim, bool]:
-    """2 x the pairs for which one of the cases holds, and whether that is exact, else it is an upper bound.
+    """2 x the pairs for which one of the cases holds, and whether that is exact or else an upper bound.
 
-    Raises DimError where the formula grows too large.
+    Raises DimError if the formula grows too large.
     """
     kept = [_countable(case) for case in cases]
     if () in kept:
@@ -311,13 +311,13 @@ def doubled_visible(cases: Cases, queries: Dim, keys: Dim) -> tuple[Dim, bool]:
 
 
 def _countable(case: Case) -> Case:
-    """The conditions that have a closed form together: bounds, diagonals, without bounds blocks, remainders of one term."""
+    """The conditions with a closed form together: bounds, diagonals, blocks without bounds, remainders of one term."""
     kept = [term for term in case if _is_bound(term) and (term.row, term.column) in SIMPLE]
     blocks = [term for term in case if isinstance(term, SameBlock)][:1]
     if any(0 in (term.row, term.column) for term in kept):
         blocks = []
     few = []
-    for term in case:  # few remainders are kept, or few are not, and they are the same in each block
+    for term in case:  # few remainders are kept, or few are not, the same in each block
         if isinstance(term, Residue):
             number = min(len(term.remainders), term.modulus - len(term.remainders))
             is_alike = term.form == residues.DISTANCE or not any(x.constant % term.modulus for x in blocks)
@@ -328,7 +328,7 @@ def _countable(case: Case) -> Case:
 
 
 def _doubled(case: Case, queries: Dim, keys: Dim) -> Dim:
-    """2 x the pairs for which all of the conditions hold: a band of diagonals, cut out of a rectangle."""
+    """2 x the pairs for which all conditions hold: a band of diagonals within a rectangle."""
     size = next((term.constant for term in case if isinstance(term, SameBlock)), None)
     if size is not None:
         rest = tuple([term for term in case if not isinstance(term, SameBlock)])
@@ -341,7 +341,7 @@ def _doubled(case: Case, queries: Dim, keys: Dim) -> Dim:
     left, right = limit.get((-1, 1)), limit.get((1, -1))
     pairs: Dim = 2
     few = [term for term in case if isinstance(term, Residue)]
-    if len(few) == 2:  # of queries and of keys, which are apart
+    if len(few) == 2:  # one of queries and one of keys, which are independent
         for term, (begin, stop) in zip(few[::-1], ((top, bottom), (first, end)), strict=True):
             ends = begin + term.constant, stop + term.constant
             pairs = pairs * total(residues.count(*ends, term.modulus, place) for place in term.remainders)

@@ -1,7 +1,7 @@
 """Stored tensors that mask scores: their entries, and simple forms of them.
 
-Forms: numbers at equal distances; matrices that are true in a band, a rectangle or a prefix. A tensor is read, and numpy
-imported, only if it masks an attention.
+Forms: numbers at equal distances; matrices that are true in a band, a rectangle or a prefix. A tensor is read, and numpy is
+imported, only if the tensor masks an attention.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ class Constants:
     def __init__(self, graph: Graph, is_written: Callable[[str], bool]) -> None:
         self.graph = graph
         self.is_written = is_written
-        self.used: set[str] = set()  # those that some mask was found to be made of; a single number is none
+        self.used: set[str] = set()  # those that masks are made of, without single numbers
         self.arrays: dict[str, Any] = {}
         self.forms: dict[str, Any] = {}
-        # What the file stores, by name, and what of it is changed after the program ran.
+        # What the file stores, by name, and which of it is changed when the program has run.
         self.entries = {entry.name: entry for entry in graph.inputs if entry.role != "user"}
         self.changed = {output.target for output in graph.outputs if output.role == "mutation"}
 
     def array(self, name: str, typed: TensorType) -> Any:
-        """A stored tensor as a read-only array; None where it is not stored, too large, or not at hand.
+        """A stored tensor as a read-only array; None if it is not stored, too large, or not available.
 
-        One that is trained, or that the program writes to, may hold something else when it is used.
+        None also for one that is trained or that the program writes to: it may hold something else when it is used.
         """
         entry = self.entries.get(name)
         if entry is None or self.graph.contents is None:
@@ -73,9 +73,9 @@ class Constants:
 
 
 def array_of(stored: Stored) -> Any:
-    """What is stored as an array; None where the elements are no numbers that numpy has.
+    """What is stored, as an array; None if numpy has no such elements.
 
-    Raises ValueError where it reaches out of its memory, or is larger than MOST_BYTES.
+    Raises ValueError if it reaches out of its memory, or is larger than MOST_BYTES.
     """
     try:
         kind = np.dtype(np.uint16) if stored.dtype is BFLOAT16 else array_type(stored.dtype)
@@ -105,7 +105,7 @@ def array_of(stored: Stored) -> Any:
 
 
 def known_element(typed: TensorType, at: tuple[Any, ...]) -> Any:
-    """The element of a tensor that is one number at this place, where its contents are in its type; else None."""
+    """The element of a tensor if it is one number at this place and its contents are in its type; else None."""
     held: Any = typed.uniform
     if held is None:
         held = typed.value
@@ -125,7 +125,7 @@ def known_element(typed: TensorType, at: tuple[Any, ...]) -> Any:
 def stored_form(
     constants: Constants, name: str, typed: TensorType, at: tuple[Any, ...]
 ) -> tuple[Form, Affine, Affine] | None:
-    """The simple form of a stored tensor, and the row and column that an index is in it; None where it has none."""
+    """The simple form of a stored tensor, with the row and column at which an index is in it; None if it has none."""
     wide = [axis for axis, size in enumerate(typed.shape) if size != 1]
     if len(wide) > 2 or any(at[axis] is None for axis in wide):
         return None
@@ -142,14 +142,14 @@ def stored_form(
 
 
 class Even(Record, frozen=True):
-    """Whole numbers at even distances."""
+    """Integers at even distances."""
 
     first: int
     step: int
 
 
 class Matrix(Record, frozen=True):
-    """Where a matrix is true: one of the cases holds, or with `negated` none; with `numbers` it is these two numbers."""
+    """Where a matrix is true: in one of the cases, or if `negated` in none; `numbers`: its values if it is not boolean."""
 
     cases: tuple[Case, ...]
     negated: bool
@@ -166,7 +166,7 @@ Form = Union[Even, Matrix]
 
 
 def _form(array: Any) -> Form | None:
-    """The simple form of a number, a row of numbers or a matrix; None where it has none."""
+    """The simple form of a number, a row of numbers or a matrix; None if it has none."""
     if array.ndim < 2:
         row = array.reshape(-1)
         if row.dtype.kind in "iu":
@@ -200,7 +200,7 @@ def _form(array: Any) -> Form | None:
 
 
 def _cases(matrix: Any) -> tuple[Case, ...] | None:
-    """Conditions on row and column that hold exactly where a matrix is true: there, and by their count nowhere else."""
+    """Conditions on row and column that hold exactly where a matrix is true: they hold there, and nowhere else by count."""
     rows, columns = np.flatnonzero(matrix.any(1)), np.flatnonzero(matrix.any(0))
     if not rows.size:
         return ()
@@ -211,7 +211,7 @@ def _cases(matrix: Any) -> tuple[Case, ...] | None:
     sides = top, bottom, Affine(0, 1, -int(columns[0])), Affine(0, -1, int(columns[-1]))
     tried: list[tuple[Case, ...]] = [((),), ((right,),), ((left,),), ((left, right),)]
     tried += [*(((side,),) for side in sides), (sides,), ((left, right, *sides),)]
-    # Columns at the beginning that are true throughout.
+    # Leading columns that are entirely true.
     prefix = int(matrix.all(0).argmin()) if matrix[:, 0].all() else 0
     beyond = last >= prefix
     if prefix and beyond.any():

@@ -16,14 +16,14 @@ from graphflops.errors import ModelError
 from graphflops.tensor import BFLOAT16, BOOL, FLOAT32, DType
 
 _KINDS = ("bool", "uint", "int", "float", "complex")
-# Computed in the type that the operands have together, not in the result's.
+# Computed in the common type of the operands, not in the result's.
 _BY_OPERANDS = frozenset(
     {
         *("eq", "ne", "gt", "ge", "isnan", "isinf", "isfinite", "sign", "sgn", "signbit"),
         *("logical_and", "logical_or", "logical_xor", "logical_not"),
     }
 )  # fmt: skip
-# Functions that are another one: its name, and where each of its operands is found; None is left out.
+# Functions that are another one: that function's name, and where each of its operands comes from; None is omitted.
 _PRIMITIVES: dict[str, tuple[str, tuple[int | None, ...]]] = {
     "rsub": ("sub", (1, 0)), "lt": ("gt", (1, 0)), "le": ("ge", (1, 0)), "clamp_min": ("clamp", (0, 1)),
     "clamp_max": ("clamp", (0, None, 1)), "masked_fill": ("where", (1, 2, 0)),
@@ -35,13 +35,13 @@ class Function(Record, frozen=True, dict=True):
     """An elementwise function."""
 
     name: str  # canonical
-    operands: tuple[DType | None, ...]  # element type of each operand, None for a number of the program
+    operands: tuple[DType | None, ...]  # element type of each operand; None for a number of the program
     result: DType | None  # element type
     options: Mapping[str, Any] = field(default_factory=dict)  # such as `alpha` or `rounding_mode`
 
 
 def primitive(function: Function, values: Sequence[Any]) -> tuple[Function, list[Any]]:
-    """The same function of the same operands, by the one name under which the domains have it."""
+    """The same function of the same operands, under the one name that the domains know."""
     if function.name == "div" and function.options == {"rounding_mode": "floor"}:
         return replace(function, name="floor_divide", options={}), list(values)
     if function.name not in _PRIMITIVES:
@@ -54,7 +54,7 @@ def primitive(function: Function, values: Sequence[Any]) -> tuple[Function, list
 
 
 def array_type(dtype: DType) -> Any:
-    """The numpy type for an element type; bfloat16 is held in float32. Raises ModelError where there is none."""
+    """The numpy type for an element type; float32 for bfloat16. Raises ModelError if there is none."""
     if dtype is BFLOAT16:
         return np.dtype(np.float32)
     try:
@@ -64,7 +64,7 @@ def array_type(dtype: DType) -> Any:
 
 
 def converted(value: Any, dtype: DType) -> Any:
-    """An array in an element type."""
+    """An array converted to an element type."""
     kind = array_type(dtype)
     if not isinstance(value, np.ndarray):
         value = np.asarray(value)
@@ -78,7 +78,7 @@ def converted(value: Any, dtype: DType) -> Any:
 
 
 def inner_type(function: Function, literals: Sequence[Any]) -> DType | None:
-    """The type that a function computes in; None where its operands stay as they are: numbers of the program."""
+    """The type that a function computes in; None if its operands, which are numbers of the program, are not converted."""
     if function.name not in _BY_OPERANDS:
         return function.result
     known = [dtype for dtype in function.operands if dtype is not None and dtype.kind in _KINDS]
@@ -91,7 +91,7 @@ def inner_type(function: Function, literals: Sequence[Any]) -> DType | None:
 
 
 def computed(function: Function, values: Sequence[Any]) -> Any:
-    """A function in the table of arrays and numbers, None for an operand left out."""
+    """A function in the table, applied to arrays and numbers; None for an omitted operand."""
     literals = [value for value, dtype in zip(values, function.operands, strict=True) if dtype is None]
     inner = inner_type(function, literals)
     condition = 0 if function.name == "where" else None

@@ -1,6 +1,6 @@
 """Counts the pairs and blocks that flexible attention leaves visible: in closed form, by evaluation, or as a bound.
 
-Its score and mask functions are graphs of scalars with the tensors that they capture.
+Its score and mask functions are graphs of scalars, and of the tensors that they capture.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from graphflops.rules.flex import LARGEST_BLOCK, Seen
 from graphflops.tensor import TensorType
 from graphflops.view import Step
 
-# Inputs of a score function before what it captures.
+# Inputs of a score function before those that it captures.
 SCORE_PLACES = ("score", "batch", "head", "query", "key")
 MASK_PLACES = SCORE_PLACES[1:]
 _LOGARITHMS = frozenset({"log", "log2", "log10", "log1p"})  # may give minus infinity
 _AFTER_ALL = 2**62  # place of the result in its scope
-# Places in a block mask: how many partial blocks each line has, and which; the same of full ones.
+# Places in a block mask of the lists of partial blocks (how many each line has, and which), and of full blocks.
 _LISTS = (2, 3), (4, 5)
-# What numpy and Python make of functions that a file makes up.
+# What numpy and Python raise for functions that a file makes up.
 _FAILURES = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
 
 
@@ -44,7 +44,7 @@ class Function:
     """A score or mask function."""
 
     scope: Scope
-    places: tuple[str, ...]  # what its first inputs are
+    places: tuple[str, ...]  # what its first inputs stand for
     lead: tuple[Dim, ...]  # batch entries and heads
     domain: ArrayDomain
 
@@ -54,7 +54,7 @@ class Function:
 
     @cached_property
     def needed(self) -> tuple[list[Step], set[str]]:
-        """The steps that the result depends on, and the names of all values that it does."""
+        """The steps that the result depends on, and the names of all values that it depends on."""
         wanted = {self.result.name} if isinstance(self.result, Ref) else set()
         kept = []
         for step in reversed(self.scope.steps):
@@ -82,7 +82,7 @@ class Function:
         return [name for name in others if not isinstance(size_of(self.scope, Ref(name)), (int, float))]
 
     def labels(self) -> list[str]:
-        """What the missing inputs are called around the function; sizes without a value are none."""
+        """Names of the missing inputs outside the function; sizes without a value are omitted."""
         handed = [self.scope.bound.get(name) for name in self.missing if self.scope.type_of(name) is not None]
         return [around[1].name for around in handed if around is not None and isinstance(around[1], Ref)]
 
@@ -90,19 +90,19 @@ class Function:
 
     @property
     def may_hide(self) -> bool:
-        """Whether what comes of a score may be minus infinity, or a number that stands for it."""
+        """Whether a score function's result may be minus infinity, or a number that stands for it."""
         return self.truth != TRUE
 
     @property
     def replaces(self) -> bool:
-        """Whether the function has a number that stands for minus infinity."""
+        """Whether the function contains a number that stands for minus infinity."""
         nodes = [step.node for step in self.needed[0]]
         arguments = (x for node in nodes for x in (*node.args, *(x for _, x in node.kwargs)))
         return any(isinstance(x, (int, float)) and -math.inf < x <= HIDING for x in arguments)
 
     @cached_property
     def may_hide_by_contents(self) -> bool:
-        """Whether it may be so because of what a captured tensor holds, or of a logarithm."""
+        """Whether it may hide because of what a captured tensor holds, or because of a logarithm."""
         floats = [array for array in self.arrays.values() if array.dtype.kind == "f"]
         names = {step.operator.name for step in self.needed[0]}
         return not names.isdisjoint(_LOGARITHMS) or any(bool((array <= FAR).any()) for array in floats)
@@ -137,11 +137,11 @@ class Problem:
     lead: tuple[Dim, ...]  # batch entries and heads of the queries
     queries: Dim
     keys: Dim
-    rows: Any  # of a block of its mask, like the columns
+    rows: Any  # of a block of its mask; so are the columns
     columns: Any
     score: Function
     mask: Function
-    lists: Lists | None  # the blocks that run, where they are at hand
+    lists: Lists | None  # the blocks that run, if they are available
 
     def identity(self, numbers: ValueNumbers) -> Any:
         """A key that is equal for attentions with the same visible pairs."""
@@ -159,7 +159,7 @@ class Problem:
 
     @property
     def is_whole(self) -> bool:
-        """Whether one block holds all pairs: the block mask that torch uses where none is given."""
+        """Whether one block contains all pairs, as in the block mask that torch uses by default."""
         return bool(self.rows == LARGEST_BLOCK and self.columns == LARGEST_BLOCK)
 
     @property
@@ -168,7 +168,7 @@ class Problem:
         return all(isinstance(size, int) and size > 0 for size in sizes)
 
     def seen(self) -> tuple[Seen | None, str]:
-        """The visible pairs and blocks, and the reason where they are only a bound; "" where they are exact."""
+        """The visible pairs and blocks, and the reason if they are only a bound; "" if they are exact."""
         problem = ""
         try:
             found = self.closed() or self.evaluated()
@@ -203,7 +203,7 @@ class Problem:
     # Closed forms
 
     def closed(self) -> Seen | None:
-        """The count in closed form; None where there is none."""
+        """The count in closed form; None if there is none."""
         both = self.mask.truth & self.score.truth
         if not (self.mask.truth.exact and both.exact) or self.lists is not None:
             return None
@@ -214,7 +214,7 @@ class Problem:
         return self.of(doubled * self.slices, blocks or self.any_blocks)
 
     def blocks(self) -> Counted | None:
-        """Upper bound of the blocks that run, in closed form; None where there is none."""
+        """An upper bound of the blocks that run, in closed form; None if there is none."""
         upper = self.mask.truth.upper
         if self.is_whole:
             return Counted(0, None, None, 0, self.scores) if self.mask.truth == TRUE else self.any_blocks
@@ -245,7 +245,7 @@ class Problem:
         return Seen(doubled, executed, *ran, mask, pattern)
 
     def bounded(self) -> Seen | None:
-        """Upper bounds of visible pairs and of blocks that run; None where nothing bounds them."""
+        """Upper bounds of visible pairs and of blocks that run; None if nothing bounds them."""
         upper = (self.mask.truth & self.score.truth).upper
         doubled = doubled_visible(upper, self.queries, self.keys)[0] * self.slices
         if self.lists is not None and self.has_numbers:
@@ -261,7 +261,7 @@ class Problem:
     # Evaluation
 
     def evaluated(self) -> Seen | None:
-        """The count by evaluating the functions; None where the contents of a captured tensor are not available."""
+        """The count by evaluation of the functions; None if the contents of a captured tensor are not available."""
         hides = self.score.may_hide
         missing = self.mask.missing or (hides and self.score.missing and not self.score.truth.exact)
         if not self.has_numbers or missing:
@@ -289,7 +289,7 @@ class Problem:
 
     def enumeration(self, *functions: Function) -> Enumeration:
         restrictions = [function.restriction for function in functions]
-        # Batch entries and heads are told apart where a result depends on them.
+        # Batch entries and heads differ if a result depends on them.
         pairs = [(each, zip(each.places, each.restriction.places, strict=True)) for each in functions]
         asked = {place for each, names in pairs for place, name in names if name in each.needed[1]}
         named = zip(self.mask.lead, MASK_PLACES, strict=False)
@@ -297,11 +297,11 @@ class Problem:
         return Enumeration(self.mask.domain, restrictions, lead, self.queries, self.keys)  # type: ignore[arg-type]
 
     def like(self, sizes: Sequence[int]) -> Dim:
-        """How many slices each evaluated one stands for, where only axes of more than one are told apart."""
+        """How many slices each evaluated slice stands for; only axes of more than one are told apart."""
         return prod([whole if size == 1 else 1 for whole, size in zip(self.mask.lead, sizes, strict=True)])
 
     def listed(self, lists: Lists, sizes: Sequence[int], masks: tuple[Any, Any]) -> Counted:
-        """The count of the blocks in lists, of which so many batch entries and heads stand for all."""
+        """The count of listed blocks, where the evaluated batch entries and heads stand for all."""
         grid = Grid(0, self.queries, 0, self.keys, self.rows, self.columns)  # type: ignore[arg-type]
         return count_listed(lists, sizes[0], sizes[1], grid, masks).times(self.like(sizes))
 
@@ -316,9 +316,9 @@ class FlexAttentions:
         self.known: dict[Any, tuple[Seen | None, str]] = {}
 
     def seen(self, graph: Graph, node: Node, values: Sequence[Any]) -> tuple[Seen | None, str]:
-        """The visible pairs and blocks of one call, and the reason where they are only a bound; None where nothing is known.
+        """The visible pairs and blocks of one call, and the reason if they are only a bound; None if nothing is known.
 
-        graph: the one that the call is in. values: its arguments as the analysis knows them.
+        graph: the graph that contains the call. values: the call's arguments as the analysis knows them.
         """
         try:
             problem = self.problem(graph, node, values)
@@ -332,7 +332,7 @@ class FlexAttentions:
         return self.known[identity]
 
     def problem(self, graph: Graph, node: Node, values: Sequence[Any]) -> Problem | None:
-        """The attention of a call; None where its arguments have another form."""
+        """The attention of a call; None if its arguments have another form."""
         given = node.arguments()
         known = dict(zip(node.operator.parameters, values, strict=False))
         query, key, blocks = known["query"], known["key"], given["block_mask"]
@@ -356,7 +356,7 @@ class FlexAttentions:
         self, function: Any, places: tuple[str, ...], captures: str, around: Scope, place: int,
         given: Mapping[str, Any], known: Mapping[str, Any],
     ) -> Function:  # fmt: skip
-        """A function of a call, with what it captures: operands as given, and as the analysis knows them."""
+        """A function of a call with what it captures: operands as given, and as the analysis knows them."""
         if not isinstance(function, Graph):
             raise TypeError  # its rule reports the error
         names = [entry.name for entry in function.inputs if entry.role == "user"]
@@ -373,7 +373,7 @@ class FlexAttentions:
         return Function(scope, places, known["query"].shape[:2], self.arrays)
 
     def lists(self, around: Scope, place: int, blocks: Sequence[Any], values: Sequence[Any]) -> Lists | None:
-        """The lists of blocks that run, where their contents are available."""
+        """The lists of blocks that run, if their contents are available."""
         found: list[tuple[Any, Any] | None] = []
         for places in _LISTS:
             pair = number, which = [self.array(around, place, blocks[at], values[at]) for at in places]
@@ -386,7 +386,7 @@ class FlexAttentions:
         return Lists(*found) if isinstance(blocks[_LISTS[0][0]], Ref) else None
 
     def array(self, around: Scope, place: int, argument: Any, value: Any) -> Any:
-        """The contents of an operand; None where they are not available."""
+        """The contents of an operand; None if they are not available."""
         if not isinstance(argument, Ref) or not isinstance(value, TensorType):
             return None
         found = array_of_value(around, argument.name, value)

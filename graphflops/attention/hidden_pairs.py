@@ -1,4 +1,4 @@
-"""Counts the (query, key) pairs that masks hide: in closed form, or by evaluating them where all sizes are concrete."""
+"""Counts the (query, key) pairs that masks hide: in closed form, or by evaluation if all sizes are concrete."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from graphflops.errors import DimError, GraphflopsError
 from graphflops.graph import Ref
 from graphflops.view import Call, View
 
-_MOST_STEPS = 400  # looked at for one mask in the affine domain
+_MOST_STEPS = 400  # followed for one mask in the affine domain
 _MOST_ANCESTORS = 400
 _NO_MASKS = ("product", "softmax")
 _KEYS_UP_TO, _KEYS_FROM, _FIRST_KEYS = (1, -1), (-1, 1), (0, -1)  # directions of conditions
@@ -55,7 +55,7 @@ class Hiding(Struct, dict=True):
     known: dict[object, Hidden] = field(default_factory=dict)
     affine: Propagation[Known] = field(default_factory=lambda: Propagation(AffineDomain(), _MOST_STEPS))
     arrays: ArrayDomain = field(default_factory=ArrayDomain)
-    # Equal numbers for masks that are computed in the same way, as each layer of a decomposed program may do.
+    # Equal numbers for masks that are computed alike, as in each layer of a decomposed program.
     numbers: ValueNumbers = field(default_factory=lambda: ValueNumbers(by_contents=False))
 
     @cached_property
@@ -69,7 +69,7 @@ class Hiding(Struct, dict=True):
         return {entry.name for entry in self.view.graph.inputs if entry.role == "user"}
 
     def formula(self, name: str, before: int) -> Known:
-        """The value of that name, which may broadcast, at a query and a key, as the call at that place finds it."""
+        """The value of that name, which may broadcast, at a query and a key, as the call at `before` finds it."""
         typed = self.view.types.get(name)
         axes = 0 if typed is None else typed.rank - 2
         return self.affine.evaluate(self.scope, Ref(name), (*[None] * axes, ROW, COLUMN), before)
@@ -86,7 +86,7 @@ class Hiding(Struct, dict=True):
         return replace(hidden, mask="tensor") if group.masks and hidden.mask == "none" else hidden
 
     def of_operator(self, call: Call, name: str, queries: Dim, keys: Dim) -> Hidden:
-        """The pairs that the mask operand of an operator hides: a truth, or a number added to each score."""
+        """The pairs that an operator's mask operand hides: a boolean, or a number added to each score."""
         typed = self.view.types.get(name)
         if typed is None:
             return Hidden(mask="tensor")
@@ -123,7 +123,7 @@ class Hiding(Struct, dict=True):
         return [self.restriction(call, condition, "keep" if keeps else "drop", shape)]
 
     def hidden(self, restrictions: Sequence[Restriction], queries: Dim, keys: Dim) -> Hidden:
-        """The pairs that several masks hide together; masks with equal value numbers are evaluated once."""
+        """The pairs that several masks hide together; masks with equal value numbers are counted once."""
         if not restrictions:
             return Hidden()
         of_masks = [
@@ -138,7 +138,7 @@ class Hiding(Struct, dict=True):
     def evaluated(self, restrictions: Sequence[Restriction], queries: Dim, keys: Dim) -> Hidden:
         """The pairs that several masks hide together, in closed form or by evaluation."""
         self.scope.constants.used.clear()
-        # lost: whether evaluation may give more. open: whether part of a mask is unknown in any evaluation.
+        # lost: whether evaluation may find more. open: whether part of a mask stays unknown in any evaluation.
         truth, lost, is_open = TRUE, False, False
         for each in restrictions:
             truth = truth & each.truth(self.formula(each.value.name, each.before))
@@ -155,7 +155,7 @@ class Hiding(Struct, dict=True):
         with suppress(DimError):
             visible, told = doubled_visible(truth.upper, queries, keys)
         doubled, exact = pairs - visible, told and truth.exact
-        # Evaluation may hide more pairs than the formulas do.
+        # Evaluation may find more hidden pairs than the formulas.
         if not exact and (not told or lost or not is_open):
             counted = self.enumerated(restrictions, truth.upper, queries, keys)
             doubled, problems, exact = (doubled, 1, False) if counted is None else counted
@@ -173,13 +173,13 @@ class Hiding(Struct, dict=True):
     def enumerated(
         self, restrictions: Sequence[Restriction], upper: Cases, queries: Dim, keys: Dim
     ) -> tuple[Dim, int, bool] | None:
-        """2 x the hidden pairs, summed over distinct (batch, head) slices, the number of these, and whether it is exact.
+        """2 x the hidden pairs, summed over distinct (batch, head) slices, the number of slices, and whether it is exact.
 
-        upper: nothing is visible outside of these cases. None where sizes are symbolic or a mask cannot be followed.
+        upper: nothing is visible outside of these cases. None if sizes are symbolic or a mask cannot be followed.
         """
         if not isinstance(queries, int) or not isinstance(keys, int):
             return None
-        # Whatever a file holds, not to follow a mask is never wrong.
+        # Whatever a file contains, it is never wrong not to follow a mask.
         with suppress(GraphflopsError, ArithmeticError, LookupError, TypeError, ValueError):
             leads = {each.lead for each in restrictions}
             longest = max(leads, key=len)
@@ -190,7 +190,7 @@ class Hiding(Struct, dict=True):
         return None
 
     def inputs(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The program's inputs that values are computed from; the results of products and softmaxes are not masks."""
+        """The program's inputs that values are computed from; not through products and softmaxes, which make no masks."""
         found: dict[str, None] = {}
         waiting, seen = list(names), set(names)
         while waiting and len(seen) < _MOST_ANCESTORS:
@@ -205,7 +205,7 @@ class Hiding(Struct, dict=True):
         return tuple(name for name in found if name in self.view.types)
 
 
-# Value numbering: equal numbers for values that the same operators compute from the same operands.
+# Value numbering: equal numbers for values that equal operators compute from equal operands.
 
 _DEEPEST = 80  # steps of a chain; longer chains get a fresh number
 
@@ -214,12 +214,12 @@ class ValueNumbers:
     """Numbers of values. A value of a scope that writes in place has a number of its own."""
 
     def __init__(self, *, by_contents: bool) -> None:
-        self.by_contents = by_contents  # stored tensors of equal contents have one number, else only the same
+        self.by_contents = by_contents  # whether stored tensors of equal contents have equal numbers
         self.numbers: dict[Any, int] = {}
         self.known: dict[tuple[Scope, str], int] = {}
 
     def of(self, scope: Scope, argument: Any, depth: int = 0) -> Any:
-        """The number of a value, or of what an argument is made of."""
+        """The number of a value, or of what an argument consists of."""
         if isinstance(argument, Ref):
             if (scope, argument.name) not in self.known:
                 made = self._made(scope, argument.name, depth)
@@ -244,13 +244,13 @@ class ValueNumbers:
 
 
 def digest(array: Any) -> Any:
-    """Equal for arrays that hold the same."""
+    """A key that is equal for arrays with equal contents."""
     contents = np.ascontiguousarray(array).data
     return array.dtype.str, array.shape, hashlib.blake2b(contents, digest_size=16).digest()
 
 
 def pattern_of(visible: Cases, queries: Dim, keys: Dim) -> str:
-    """The form of the visible pairs; "" where it has no name."""
+    """The name of the visible pairs' form; "" if it has none."""
     if visible == ALWAYS:
         return ""
     if len(visible) == 1:
@@ -271,7 +271,7 @@ def _of_case(case: Case, queries: Dim, keys: Dim) -> str:
     if limits or len(blocks) > 1 or others:
         return ""
     parts = []
-    if right is not None:  # a query sees keys from `left` places before its own to `right` places after it
+    if right is not None:  # a query sees keys from `left` places before it to `right` places after it
         is_causal = same(right, 0) or same(right, keys - queries)
         if left is None:
             parts.append("causal" if is_causal else "")

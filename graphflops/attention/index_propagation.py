@@ -1,8 +1,8 @@
-"""Index propagation: the value of a tensor at one index, from the values of what it is made of at the indices that follow.
+"""Index propagation: the value of a tensor at one index, from the values of its operands at the indices that follow.
 
-`x.transpose(0, 1)` at (a, b) is `x` at (b, a); `x + y` is the sum of both at the same index. What indices and values are is
-for the domain to say: formulas (`affine`), or arrays of numbers and of intervals (`arrays`).
-Operators along whole axes (running sums, reductions, repeats, buckets) are evaluated in numpy.
+`x.transpose(0, 1)` at (a, b) is `x` at (b, a); `x + y` is the sum of both at the same index. The domain decides what indices
+and values are: formulas (`affine`), or arrays of numbers and of intervals (`arrays`).
+Operators along whole axes (cumulative sums, reductions, repeats, buckets) are evaluated in numpy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def along_axes(p: Evaluator[Any], step: Step, array: Callable[[str], Any]) -> An
     dtype: Any = p.result_type(step)
 
     def whole(argument: Any) -> Any:
-        """An operand as an array, or the number that it is; ValueError where it is not known."""
+        """An operand as an array, or as the number that it is; ValueError if it is not known."""
         found = array(argument.name) if isinstance(argument, Ref) and p.type_of(argument) else None
         found = p.number(argument) if found is None else found
         if found is None:
@@ -39,7 +39,7 @@ def along_axes(p: Evaluator[Any], step: Step, array: Callable[[str], Any]) -> An
 
 
 def _axes(p: Evaluator[Any], step: Step, name: str) -> Any:
-    """The axes that a call goes along; None for all."""
+    """The axes that a call works along; None for all."""
     given = p.number(step.argument(name))
     return None if given == () else given
 
@@ -64,7 +64,7 @@ def _repeated(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any
 
 
 def _bucket(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
-    """The range between given edges that each number is in."""
+    """For each number, the place of the range between given edges that contains it."""
     edges = whole(step.argument("edges"))
     if edges.ndim != 1 or step.argument("sorter") is not None:
         raise ValueError
@@ -85,9 +85,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 WHOLE = frozenset(_FUNCTIONS)
 
 
-# Whatever a file holds, not to follow a value is never wrong.
+# Whatever a file contains, it is never wrong not to follow a value.
 NOT_FOLLOWED = (ArithmeticError, AttributeError, GraphflopsError, LookupError, TypeError, ValueError)
-_DEEPEST = 80  # steps between a mask and what it is made of
+_DEEPEST = 80  # steps between a mask and what it consists of
 _ELEMENTWISE = ("elementwise", "comparison", "logic", "cast")
 
 
@@ -103,19 +103,19 @@ class Propagation(Evaluator[V]):
 
     def __init__(self, domain: Domain[V], limit: int) -> None:
         self.domain = domain
-        self.limit = limit  # steps looked at for one value
+        self.limit = limit  # steps followed for one value
         self.memo: dict[tuple[Any, ...], tuple[V, Indices]] = {}
 
     def evaluate(
         self, scope: Scope, argument: Any, at: Indices, before: int, inputs: Mapping[str, V] | None = None
     ) -> V:
-        """A value of a scope as the call at `before` finds it; inputs: those of the scope, where it is a function."""
+        """A value of a scope, as the call at `before` finds it. inputs: those of the scope if it is a function."""
         self.memo.clear()
         self.scope, self.before, self.left, self.depth = scope, before, self.limit, 0
         self.function = None if inputs is None else scope
         self.inputs: Mapping[str, V] = inputs or {}  # values of the inputs of a function, by name
-        # lost: whether an unknown value may become known by evaluation. open: whether one stays unknown in any
-        # evaluation, because the caller passes it or its operator is not supported.
+        # lost: whether evaluation may make an unknown value known. open: whether one stays unknown in any evaluation,
+        # because the caller passes it in or its operator is not supported.
         self.lost = self.open = self.missing = False
         return self.operand(argument, at)
 
@@ -145,7 +145,7 @@ class Propagation(Evaluator[V]):
                 is_open = self.is_open(name)
                 self.open, self.lost = self.open or is_open, self.lost or not is_open
             self.missing = around or is_unknown
-            self.memo[key] = found, at  # the indices are kept so that their ids stay theirs
+            self.memo[key] = found, at  # keeps the indices alive, so that no others get their ids
         elif self.domain.is_unknown(self.memo[key][0]):
             self.missing = True
         return self.memo[key][0]
@@ -183,7 +183,7 @@ class Propagation(Evaluator[V]):
         return found
 
     def _bound(self, name: str, typed: TensorType, at: Indices) -> V | None:
-        """The input of a nested graph: the operand that is handed to it."""
+        """The input of a nested graph: the operand that is passed for it."""
         handed = self.scope.bound.get(name)
         if handed is None:
             return None
@@ -201,7 +201,7 @@ class Propagation(Evaluator[V]):
 
     @contextmanager
     def seen_at(self, scope: Scope, before: int) -> Iterator[None]:
-        """Values of a scope as they are before a place of it."""
+        """Within this context, values of a scope are as they are before a place in it."""
         saved = self.scope, self.before
         self.scope, self.before = scope, before
         try:
@@ -210,7 +210,7 @@ class Propagation(Evaluator[V]):
             self.scope, self.before = saved
 
     def step(self, step: Step, at: Indices) -> V | None:
-        """The first result of a step; None where it is not followed."""
+        """The first result of a step; None if it is not followed."""
         if not is_followed(step):
             return None
         with suppress(*NOT_FOLLOWED):
@@ -247,7 +247,7 @@ class Propagation(Evaluator[V]):
         return self.domain.apply(Function("cast", (None,), self.result_type(step)), [value])
 
     def _written(self, name: str, write: Step, at: Indices) -> V | None:
-        """The value of that name after a step wrote in place to it, or to a part of it."""
+        """The value of that name after a step wrote in place to it, or to part of it."""
         with self.seen_at(self.scope, write.place):
             place: Indices | None = at
             conditions: list[V] = []
@@ -263,7 +263,7 @@ class Propagation(Evaluator[V]):
             return found
 
     def is_open(self, name: str) -> bool:
-        """True if evaluation would not help either: the value is an input, or its operator is not followed."""
+        """Whether evaluation would not help either: the value is an input, or its operator is not followed."""
         maker, typed = self.scope.makers.get(name), self.scope.type_of(name)
         if maker is None:
             return typed is None or self.scope.constants.array(name, typed) is None

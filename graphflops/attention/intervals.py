@@ -1,6 +1,6 @@
-"""Intervals: the least and the greatest that values can be, and functions of them.
+"""Intervals: the least and greatest values that something can have, and functions of intervals.
 
-No value is outside of its interval. Truths are 0 and 1; an index is an interval of places. A function without an interval
+No value is outside of its interval. Booleans are 0 and 1; an index is an interval of places. A function without an interval
 extension is computed where every operand is one number; elsewhere its result may be any number.
 """
 
@@ -17,13 +17,13 @@ from graphflops.attention.elementwise import Function, array_type, computed, con
 from graphflops.base.lazy import numpy as np
 from graphflops.tensor import BOOL, DType
 
-_EXACT = 2.0**53  # from here on float64 does not hold every whole number
+_EXACT = 2.0**53  # from here on, float64 does not represent every integer
 
 
 class Interval(NamedTuple):
-    """The least and the greatest that values can be, or the first and the last index of an axis, as arrays.
+    """The least and greatest values that something can have, or the first and last index of an axis, as arrays.
 
-    Where values are numbers both ends are one array, in their own element type; else the ends of values are float64.
+    If values are known numbers, both ends are one array in its own element type; otherwise the ends are float64.
     """
 
     low: Any
@@ -38,22 +38,22 @@ class Interval(NamedTuple):
 
     @property
     def is_exact(self) -> bool:
-        """Whether it is made of numbers."""
+        """Whether its values are known numbers."""
         return self.low is self.high
 
     @property
     def is_known(self) -> bool:
-        """Whether each of its values can be one number only."""
+        """Whether each of its values can only be one number."""
         return self.is_exact or bool(np.all(self.low == self.high))
 
 
 def point(numbers: Any) -> Interval:
-    """Numbers that are known."""
+    """Known numbers."""
     return Interval(numbers, numbers)
 
 
 def rising(function: Callable[..., Any]) -> Callable[..., Interval]:
-    """A function that is greater, or the same, where any operand is; None for one that is left out."""
+    """A function that does not fall in any operand, applied to intervals; None for an omitted operand."""
 
     def apply(*values: Interval | None) -> Interval:
         low = function(*(value and value.low for value in values))
@@ -68,7 +68,7 @@ def extended(function: Function, values: Sequence[Interval | None]) -> Interval:
     if function.result is BOOL and function.name in _OF_BITS:
         function = replace(function, name=_OF_BITS[function.name])
     kind = function.result and function.result.kind
-    is_rough = function.name == "remainder" and kind == "float"  # one of fractions is not exact here
+    is_rough = function.name == "remainder" and kind == "float"  # inexact for fractions
     with np.errstate(all="ignore"):
         if function.name == "cast" and values[0] is not None:
             return fitted(cast(values[0], function.operands[0], function.result), function.result)
@@ -82,7 +82,7 @@ def extended(function: Function, values: Sequence[Interval | None]) -> Interval:
 
 
 def fitted(found: Interval, dtype: DType | None) -> Interval:
-    """The range as the element type holds it: rounded; open where numbers may have been too large for it."""
+    """The range as the element type represents it: rounded; open if numbers may have been too large for it."""
     low, high = (np.asarray(x, np.float64) for x in found)
     least, most = -np.inf, np.inf
     if dtype is BOOL:
@@ -99,7 +99,7 @@ def fitted(found: Interval, dtype: DType | None) -> Interval:
 
 
 def _rounded(function: Function, values: Sequence[Interval | None]) -> Sequence[Interval | None]:
-    """Operands as float64, rounded to the floating type that they are computed in if it is one."""
+    """Operands as float64, rounded to the floating type that they are computed in, if it is one."""
     pairs = zip(values, function.operands, strict=True)
     literals = [_literal(x.low) for x, dtype in pairs if dtype is None and x is not None]
     inner = inner_type(function, literals)
@@ -112,7 +112,7 @@ def _rounded(function: Function, values: Sequence[Interval | None]) -> Sequence[
 
 
 def _settled(function: Function, values: Sequence[Interval | None]) -> Interval:
-    """Computed where every operand is one number, open elsewhere."""
+    """Computed where every operand is one number; unknown elsewhere."""
     known = np.True_
     for value in values:
         known = known if value is None else known & (value.low == value.high)
@@ -172,7 +172,7 @@ def _functions() -> dict[str, Callable[..., Interval]]:
 
 
 def _corners(function: Callable[..., Any]) -> Callable[[Interval, Interval], Interval]:
-    """A function that rises or falls in each operand, whatever the other is."""
+    """A function that is monotonic in each operand, applied to intervals."""
 
     def apply(a: Interval, b: Interval) -> Interval:
         found = np.broadcast_arrays(*(function(x, y) for x in a for y in b))
@@ -191,7 +191,7 @@ def _divided(function: Callable[..., Any]) -> Callable[[Interval, Interval], Int
 
 
 def _remainder(a: Interval, b: Interval) -> Interval:
-    """Of division by one number above zero; nothing is known of any other."""
+    """The remainder of division by one positive number; unknown for other divisors."""
     by_one = (b.low == b.high) & (b.low > 0)
     turn = np.floor_divide(a.low, b.low)
     same = by_one & (turn == np.floor_divide(a.high, b.low))

@@ -3,9 +3,9 @@
 PyTorch asks each kernel in turn whether it accepts the operands, and runs the first that does. The unfused kernel, "math",
 accepts everything and stores the scores. The conditions are those of sdp_utils.cpp and sdp_utils_cpp.h (in
 aten/src/ATen/native/transformers), where cuDNN's kernel comes first on compute capability 9.x and 10.x if cuDNN is new
-enough. What they ask of a release of PyTorch is in choices/aten_2.json.
-On AMD's GPUs the flash and the efficient kernel are those of AOTriton.
-A condition on a size that is not known counts as met.
+enough. Conditions that depend on the release of PyTorch are in choices/aten_2.json.
+On AMD GPUs, the flash and the efficient kernel are those of AOTriton.
+A condition on an unknown size counts as met.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CUDNN_WIDTH, _FIRST_AFTER, _DROPOUT_STEPS, _MOST_PROBLEMS, _CUDNN_GRADIENT_WIDT
 
 
 class Operand(Record, frozen=True):
-    """A tensor as it lies in memory."""
+    """A tensor with its strides."""
 
     type: TensorType
     strides: tuple[Dim, ...]
@@ -55,7 +55,7 @@ class Choice(Record, frozen=True):
 
 
 class Problem(Record, frozen=True):
-    """The operands of one attention; wants_gradient: whether a training step runs it backwards."""
+    """The operands of one attention. wants_gradient: whether a training step computes its gradients."""
 
     query: Operand
     key: Operand
@@ -68,11 +68,11 @@ class Problem(Record, frozen=True):
 
     @property
     def operands(self) -> tuple[Operand, Operand, Operand]:
-        """What every kernel reads."""
+        """The operands that every kernel reads."""
         return (self.query, self.key, self.value)
 
     def sizes(self, axis: int) -> tuple[Dim, ...]:
-        """Of an axis of query, key and value."""
+        """The sizes of an axis in query, key and value."""
         return tuple([operand.type.shape[axis] for operand in self.operands])
 
 
@@ -88,12 +88,12 @@ def attention_kernel(problem: Problem, platform: Platform) -> Choice:
 
 
 def last_refusal(reason: str) -> str:
-    """Why the last kernel that PyTorch asks does not accept the operands, of the reason of a choice."""
+    """Why the last kernel that PyTorch asked refused, from the reason of a choice."""
     return reason.rpartition("; ")[2].partition(": ")[2]
 
 
 def remedy(reason: str) -> str:
-    """What to change so that a fused kernel runs, by the reason why none does; "" where nothing simple helps."""
+    """What to change so that a fused kernel runs, by the reason why none does; "" if nothing simple helps."""
     return next((text for part, text in _REMEDIES.items() if part in reason), "")
 
 
@@ -103,7 +103,7 @@ def preferred(platform: Platform, *, is_half: bool) -> Kernel:
 
 
 def _order(platform: Platform) -> list[tuple[Kernel, Callable[[Problem, Platform], Iterator[str]]]]:
-    """The fused kernels in the order in which PyTorch asks them, and what each condition says, "" where it is met."""
+    """The fused kernels in the order in which PyTorch asks them, each with its conditions, which give "" if met."""
     major, minor = platform.capability
     has_cudnn = major in (9, 10) and minor in (0, 3) and platform.cudnn > _FIRST_AFTER
     fused: list[tuple[Kernel, Callable[[Problem, Platform], Iterator[str]]]] = [("efficient", _efficient)]

@@ -1,10 +1,10 @@
-"""Attention spelled out: a product, what may happen to its scores, a softmax over them, and a second product.
+"""Attention spelled out: a product, calls on its scores, a softmax over them, and a second product.
 
-Operators are classified by their part in the pattern: product, softmax, mask addition, layout and so on.
-The pattern is structural. From each softmax we go back to the product that made the scores, through calls that scale,
-mask, cap, cast or lay them out anew and no others, and on to the product that takes the probabilities as its rows. From
-the operands of the two products we go back through the same layout calls to where queries, keys and values come from, so
-that keys repeated for several query heads are counted once.
+Operators are classified by their role in the pattern: product, softmax, mask addition, layout and so on. The pattern is
+structural. From each softmax it goes back to the product that made the scores, only through calls that scale, mask, cap,
+cast or re-lay them, and forward to the product that takes the probabilities as rows. From the operands of the two products
+it goes back through the same layout calls to where queries, keys and values come from, so that keys that are repeated for
+several query heads are counted once.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _BY_KIND: dict[str, Role] = {
 
 
 def role(op: Op) -> Role | None:
-    """The part of an operator in an attention pattern; None where it has none."""
+    """The role of an operator in an attention pattern; None if it has none."""
     return _BY_NAME[op.name] if op.name in _BY_NAME else _BY_KIND.get(op.kind)
 
 
 def role_of(call: Call) -> Role | None:
-    """The part of a call in an attention pattern; None where it has none, or no rule."""
+    """The role of a call in an attention pattern; None if it has none, or if no rule prices it."""
     return role(call.operator) if call.is_priced else None
 
 
@@ -66,11 +66,11 @@ class Product(Record, frozen=True):
 
     left: str  # the operand that gives the rows
     right: str  # the operand that gives the columns
-    left_axis: int = -1  # that is summed over, counted from the end
+    left_axis: int = -1  # the axis that is summed over, counted from the end
 
 
 def product_of(call: Call) -> Product | None:
-    """The product that a call is; None where it is none, or sums over more than one axis."""
+    """The product that a call computes; None if it is no product, or sums over more than one axis."""
     if call.operator.name == "einsum":
         equation, names = call.argument("equation", ""), call.uses
         if not isinstance(equation, str) or len(names) != 2 or "->" not in equation:
@@ -91,9 +91,9 @@ def product_of(call: Call) -> Product | None:
 
 
 def keeps_last(call: Call, shape: Sequence[Dim], keys: Dim) -> bool:
-    """Whether the axis of the keys is the last still after a call that may change the order of axes.
+    """Whether the keys' axis is still the last after a call that may reorder axes.
 
-    Axes of length one behind it do not count: decompositions of `einsum` put them wherever they please.
+    Axes of size 1 behind it do not count: decompositions of `einsum` put them anywhere.
     """
     order = call.operator.turned(call.arguments, len(shape))
     if order is None:
@@ -103,7 +103,7 @@ def keeps_last(call: Call, shape: Sequence[Dim], keys: Dim) -> bool:
 
 
 def source_of(name: str, view: View) -> tuple[str, tuple[Call, ...]]:
-    """The value that an operand is a layout, scaling or cast of, and the calls in between, the last first."""
+    """The value that an operand is a layout, scaling or cast of, and the calls in between, last first."""
     calls: list[Call] = []
     while True:
         maker = view.makers.get(name)
@@ -122,7 +122,7 @@ def source_of(name: str, view: View) -> tuple[str, tuple[Call, ...]]:
 
 
 def copies(name: str, view: View) -> tuple[tuple[Call, ...], Dim]:
-    """The calls that repeat an operand for several query heads and what follows them, and the number of copies.
+    """The calls that repeat an operand for several query heads, with the calls after them, and the number of copies.
 
     Expanding one operand over the whole batch does not count as repeating it.
     """
@@ -141,12 +141,12 @@ def copies(name: str, view: View) -> tuple[tuple[Call, ...], Dim]:
 
 
 def first_of(call: Call) -> str:
-    """Name of the first value that a call uses; "" where there is none."""
+    """Name of the first value that a call uses; "" if it uses none."""
     return call.uses[0] if call.uses else ""
 
 
 def is_mask(name: str, view: View) -> bool:
-    """True if a value has more than one element, so that it may differ from score to score."""
+    """Whether a value has more than one element, and so may differ from score to score."""
     typed = view.types.get(name)
     return typed is not None and typed.numel != 1
 
@@ -159,7 +159,7 @@ _SEVERAL: frozenset[Role] = frozenset({"scale", "bias", "choice", "join"})
 
 
 class Masking(Record, frozen=True):
-    """A call that may hide scores: what else it is given than the scores, and their name."""
+    """A call that may hide scores: its operands other than the scores, and the scores' name."""
 
     call: Call
     scores: str
@@ -173,8 +173,8 @@ class Spelled(Record, frozen=True):
     second: Call
     softmax: Call
     between: tuple[Call, ...]  # calls from the first product to the second, in program order
-    repeats: tuple[Call, ...]  # those that repeat keys and values for query heads, and what is done to those
-    query: str  # where queries come from, as keys and values below
+    repeats: tuple[Call, ...]  # calls that repeat keys and values for query heads, and calls on their results
+    query: str  # where queries come from; so are keys and values below
     key: str
     value: str
     masks: tuple[Masking, ...]  # what masks the scores
@@ -184,7 +184,7 @@ class Spelled(Record, frozen=True):
 
 
 def spelled(view: View) -> Iterator[Spelled]:
-    """Every attention that is not one operator, in program order."""
+    """Every attention that is not a single operator, in program order."""
     for last, softmax, probabilities, scores in _softmaxes(view):
         typed = view.types.get(scores)
         if typed is None or typed.rank < 2:
@@ -203,7 +203,7 @@ def spelled(view: View) -> Iterator[Spelled]:
 
 
 def _softmaxes(view: View) -> Iterator[tuple[tuple[Call, ...], Call, str, str]]:
-    """Each softmax along the last axis: its calls, the one to name it by, its result and its operand."""
+    """Each softmax along the last axis: its calls, the call that names it, its result and its operand."""
     for call in view.calls:
         role, op, operand = role_of(call), call.operator, view.types.get(first_of(call))
         if role == "softmax" and operand is not None and operand.rank:
@@ -238,14 +238,14 @@ def _written_out(power: Call, view: View) -> Iterator[tuple[tuple[Call, ...], Ca
 def _back(
     name: str, like: TensorType, view: View, steps: int, dead: set[str]
 ) -> tuple[Call, tuple[Call, ...], tuple[Masking, ...]] | None:
-    """The product that scores come from, the calls between, and what was added to the scores or chose among them.
+    """The product that scores come from, the calls in between, and what was added to the scores or selected among them.
 
-    dead: values that were found to come from no product; none is looked at twice.
+    dead: values that come from no product; none is followed twice.
     """
     maker, typed, keys = view.makers.get(name), view.types.get(name), like.shape[-1]
     if name in dead or maker is None or typed is None or not steps or typed.rank < 2:
         return None
-    # Before they were laid out anew scores had as many rows of keys, a sink's column apart; axes of one do not count.
+    # Before other layouts, scores had as many keys in a row; the column of a sink and axes of size 1 do not count.
     last = typed.shape[-1] if keys == 1 else next((size for size in reversed(typed.shape) if size != 1), 1)
     if differ(last, keys) and differ(last + 1, keys):
         return None
@@ -275,7 +275,7 @@ def _back(
 
 
 def _on(name: str, keys: Dim, view: View, has_sink: bool) -> tuple[Call, tuple[Call, ...]] | None:
-    """The product that takes the probabilities as its rows, and the calls between."""
+    """The product that takes the probabilities as rows, and the calls in between."""
     waiting: deque[tuple[str, tuple[Call, ...]]] = deque([(name, ())])
     seen = {name}
     while waiting:
@@ -329,8 +329,8 @@ def _in_order(*calls: Call) -> tuple[Call, ...]:
 
 
 def _heads(scores: TensorType, product: Product, view: View) -> Dim:
-    """Query heads: the axes between the first and the rows; of scores whose first axis is batch and heads in one, what the
-    queries had before they were laid out so.
+    """The number of query heads: the axes between the first and the rows; if the scores' first axis is batch and heads, the
+    heads that the queries had before.
     """
     if scores.rank >= 4:
         return prod(scores.shape[1:-2])
@@ -350,7 +350,7 @@ def _heads(scores: TensorType, product: Product, view: View) -> Dim:
 
 
 def _shared(heads: Dim, scores: TensorType, product: Product, growth: Dim, view: View) -> Dim:
-    """Heads of the keys: fewer than those of the queries where keys were repeated, or broadcast in the product."""
+    """The number of key heads: fewer than query heads if keys were repeated, or broadcast in the product."""
     repeated = growth
     right = view.types[product.right]
     if right.rank == scores.rank and scores.rank >= 4:

@@ -1,6 +1,6 @@
-"""Numbers by cases: a few affine pieces, each with the truth where it holds.
+"""Numbers by cases: a few affine pieces, each with where it applies.
 
-So `abs`, `min`, `where` and `clamp` of affine numbers need no representation of their own.
+Thus `abs`, `min`, `where` and `clamp` of affine numbers need no representations of their own.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from graphflops.base.record import Record
 from graphflops.dims import Dim, Expr, mod
 
 _MOST_PIECES = 8  # of one number
-_EXACT = 2**53  # whole numbers up to this are exact in float64
+_EXACT = 2**53  # integers up to this are exact in float64
 
 
 class Quotient(Record, frozen=True):
-    """A number divided by a positive one, rounded down."""
+    """The quotient of a number by a positive number, rounded down."""
 
     term: Affine
     divisor: int
@@ -49,15 +49,15 @@ class Remainder(Record, frozen=True):
     divisor: int
 
     def where(self, test: Callable[[int], bool]) -> Truth:
-        """Where a test of the remainder holds."""
+        """Where the remainder passes a test."""
         return where_remainder(self.term, self.divisor, sum(1 << x for x in range(self.divisor) if test(x)))
 
 
-Piece = Union[Affine, Quotient, Remainder, float, None]  # None: not known, but no more than an ordinary score
+Piece = Union[Affine, Quotient, Remainder, float, None]  # None: unknown, but no larger than an ordinary score
 
 
 class Number(Record, frozen=True):
-    """A number by cases: the first piece whose truth holds; together the truths hold everywhere."""
+    """A number by cases: the first piece whose truth holds; one of the truths always holds."""
 
     pieces: tuple[tuple[Truth, Piece], ...]
 
@@ -72,14 +72,14 @@ def number(value: float | Expr) -> Number:
 
 
 def constant_of(piece: Piece) -> float | None:
-    """The number that a piece is for every pair; None where it is none."""
+    """The number that a piece is for every pair; None if it varies."""
     if isinstance(piece, Affine):
         return piece.constant if piece.is_number and isinstance(piece.constant, int) else None
     return piece if isinstance(piece, (int, float)) else None
 
 
 def number_of(value: Known) -> float | None:
-    """The number that a value is for every pair; None where it is none."""
+    """The number that a value is for every pair; None if it varies."""
     return constant_of(value.pieces[0][1]) if isinstance(value, Number) and len(value.pieces) == 1 else None
 
 
@@ -101,9 +101,9 @@ def negative(value: Known) -> Number:
 
 
 def visible_where(value: Known, *, unknown: Truth = UNKNOWN) -> Truth:
-    """Where a mask lets scores through: a truth where it holds, a number to be added where it is not a hiding one.
+    """Where a mask lets scores through: where a boolean is true, or where an added number is not a hiding one.
 
-    unknown: where a number that is not known lets through.
+    unknown: where an unknown number lets them through.
     """
     if isinstance(value, Truth):
         return value
@@ -115,7 +115,7 @@ def visible_where(value: Known, *, unknown: Truth = UNKNOWN) -> Truth:
 
 
 def by_cases(pieces: Sequence[tuple[Truth, Piece]]) -> Number:
-    """A number of those pieces, equal ones joined; not known where they are too many."""
+    """A number with those pieces, equal ones merged; unknown if there are too many."""
     found: dict[Piece, Truth] = {}
     for holds, piece in pieces:
         if holds.upper:
@@ -133,7 +133,7 @@ def combined(function: Callable[..., Piece], *values: Known) -> Number:
 
 
 def tested(function: Callable[..., Truth], *values: Known) -> Truth:
-    """Where a condition on numbers holds, piece by piece; computed as the complement where only that is exact."""
+    """Where a condition on numbers holds, piece by piece; computed as the complement if only that is exact."""
     cases = [(holds, function(*pieces)) for holds, pieces in _cases(values)]
     found = reduce(or_, (holds & passes for holds, passes in cases), FALSE)
     if found.exact:
@@ -143,7 +143,7 @@ def tested(function: Callable[..., Truth], *values: Known) -> Truth:
 
 
 def _cases(values: Sequence[Known]) -> list[tuple[Truth, tuple[Piece, ...]]]:
-    """Pieces of several numbers together, and where each combination holds."""
+    """The pieces of several numbers combined, and where each combination applies."""
     numbers = [as_number(value).pieces for value in values]
     if math.prod(map(len, numbers)) > _MOST_PIECES**2:
         return [(TRUE, (None,) * len(values))]
@@ -170,7 +170,7 @@ def times(a: Piece, b: Piece) -> Piece:
 
 
 def piece_of(value: float | Expr) -> Piece:
-    """A number as a piece; a whole one is affine."""
+    """A number as a piece; an integer is affine."""
     if isinstance(value, float) and math.isnan(value):
         return None
     if isinstance(value, float) and abs(value) < _EXACT and value == int(value):
@@ -179,7 +179,7 @@ def piece_of(value: float | Expr) -> Piece:
 
 
 def where_at_least(a: Piece, b: Piece, more: int = 0) -> Truth:
-    """`a >= b + more`; `more` is for whole numbers, 1 for a strict comparison."""
+    """`a >= b + more`; `more` is for integers, 1 for a strict comparison."""
     x, y = constant_of(a), constant_of(b)
     if x is not None and y is not None:
         return truth(x > y if more else x >= y)
@@ -227,7 +227,7 @@ def where_equal(a: Piece, b: Piece) -> Truth:
         one, other = a.term, b.term
         if one == other:
             return TRUE
-        # Blocks of a query and of a key, counted from the first place.
+        # Blocks of a query and of a key, both counted from place 0.
         is_apart = {(one.row, one.column), (other.row, other.column)} == {(1, 0), (0, 1)}
         if is_apart and one.constant == other.constant and mod(one.constant, a.divisor) == 0:
             return where_not_negative(SameBlock(0, 0, a.divisor))

@@ -1,4 +1,4 @@
-"""The attentions of a program, as one operator or spelled out, and the FLOPs of their products on pairs that masks hide."""
+"""The attentions of a program, as one operator or spelled out, and the FLOPs of their products on hidden pairs."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def fused(call: Call, view: View, hiding: Callable[[], Hiding]) -> tuple[Attenti
 def _hidden_by(
     call: Call, seen: Seen | None, hiding: Callable[[], Hiding], queries: Dim, keys: Dim
 ) -> tuple[Hidden, Dim]:
-    """What the mask of an operator hides, and the FLOPs on hidden pairs. seen: what is known of flexible attention."""
+    """What an operator's mask hides, and the FLOPs on hidden pairs. seen: what is known of flexible attention."""
     mask, masked = call.value("mask"), call.cost.masked_flops
     if seen is not None:
         return Hidden(mask=seen.mask, pattern=seen.pattern), masked
     if masked == 0:
         hidden = hiding().of_operator(call, mask, queries, keys) if mask else Hidden()
         return hidden, masked_part(call.cost.matrix_flops, hidden, queries, keys)
-    # The mask that the operator applies by itself: causal, unless its windows say otherwise.
+    # The operator's own mask: causal, unless its windows say otherwise.
     local = call.attribute("local_window_size", -1)
     left, right = call.attribute("left_window_size", -1), call.attribute("right_window_size", -1)
     if call.attribute("is_causal", 0) or max(left, right) < 0:
@@ -100,7 +100,7 @@ def _heads_first(call: Call, operands: list[TensorType | None]) -> Shapes | None
 def _onnx(call: Call, operands: list[TensorType | None]) -> Shapes | None:
     """Operands of shape (batch, heads, rows, width), or (batch, rows, heads * width) with the heads in attributes.
 
-    Values may be missing; keys may be cached, so that the products tell how many there are.
+    Values may be missing; keys may be cached, so their number follows from the products.
     """
     query, key, value = operands[:3]
     if query is not None and query.rank == 4:
@@ -133,7 +133,7 @@ _MOST_PRODUCTS = 4  # of the gradients of queries, keys and values, and of the p
 def hidden_in_gradients(group: Spelled, hidden: Hidden, view: View) -> dict[str, Dim]:
     """Masked FLOPs, by row, of the gradient products of a spelled-out attention.
 
-    They are the backward's products next to the probabilities: between are only calls on tensors of as many elements.
+    They are the backward's products next to the probabilities: only calls on tensors of equal size are in between.
     """
     if hidden.doubled == 0:
         return {}
@@ -168,7 +168,7 @@ def hidden_in_gradients(group: Spelled, hidden: Hidden, view: View) -> dict[str,
 
 
 def hidden_in_operator(call: Call, view: View, hiding: Callable[[], Hiding]) -> dict[str, Dim]:
-    """Masked FLOPs of an operator that computes all gradients of an attention; {} for any other call."""
+    """Masked FLOPs of an operator that computes all gradients of an attention; {} for other calls."""
     if call.operator.name != "scaled_dot_product_attention_backward" or call.cost.masked_flops != 0:
         return {}
     mask = call.value("mask")
@@ -183,7 +183,7 @@ def hidden_in_operator(call: Call, view: View, hiding: Callable[[], Hiding]) -> 
 
 
 def may_hold(spelling: str) -> bool:
-    """Whether a program that has the operator can have an attention."""
+    """Whether a program with this operator can have an attention."""
     op = operator(spelling)
     return op.name in _SIZES or role(op) in ("softmax", "power")
 
@@ -192,16 +192,16 @@ class Found(NamedTuple):
     """The attentions of a program, in program order."""
 
     uses: tuple[AttentionUse, ...] = ()
-    masked: Mapping[str, Dim] = {}  # by row, the part of its matrix FLOPs that a mask makes needless
-    of_gradients: Mapping[str, Dim] = {}  # the same of its backward
-    inputs: tuple[str, ...] = ()  # names of inputs that are masks, if it is unknown what they hide
+    masked: Mapping[str, Dim] = {}  # by row, the part of its matrix FLOPs that is on hidden pairs
+    of_gradients: Mapping[str, Dim] = {}  # the same for its backward
+    inputs: tuple[str, ...] = ()  # names of inputs that are masks, if it is not known what they hide
 
 
 def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
-    """Finds every attention of a program, as one operator or spelled out, and the FLOPs that their masks make needless.
+    """Finds every attention of a program, as one operator or spelled out, and the FLOPs on pairs that their masks hide.
 
-    stated: the user masks, by input name. Raises ModelError for one that contradicts the program.
-    An attention with a size of 0, or whose sizes grow too large an expression, is left out.
+    stated: the user masks, by input name. Raises ModelError for a mask that contradicts the program.
+    An attention with a size of 0, or with sizes whose expressions grow too large, is omitted.
     """
     hiding = cache(lambda: _hiding(view, stated or {}))
     found: list[tuple[int, AttentionUse]] = []
@@ -240,7 +240,7 @@ def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
 
 
 def _hiding(view: View, stated: Mapping[str, Stated]) -> Hiding:
-    from graphflops.attention.hidden_pairs import Hiding  # of no use to a program without masks
+    from graphflops.attention.hidden_pairs import Hiding  # programs without masks do not need it
 
     return Hiding(view, stated)
 
@@ -250,7 +250,7 @@ def _use(group: Spelled, hidden: Hidden, view: View) -> AttentionUse:
     times = group.first.row.times
     queries, keys = scores.shape[-2:]
     flops = group.first.cost.matrix_flops + group.second.cost.matrix_flops
-    # Scores and probabilities are what the calls between read and write of as many elements, masks apart.
+    # Scores and probabilities are tensors of equal size that the calls in between read and write, masks excluded.
     others = {
         *(name for masking in group.masks for name in masking.others),
         group.second.result,
@@ -279,7 +279,7 @@ def _use(group: Spelled, hidden: Hidden, view: View) -> AttentionUse:
 
 
 def masked_part(flops: Dim, hidden: Hidden, queries: Dim, keys: Dim) -> Dim:
-    """The FLOPs of products over all pairs that fall on hidden pairs."""
+    """The FLOPs on hidden pairs, of products over all pairs."""
     if hidden.doubled == 0:
         return 0
     return floor_div(floor_div(flops, 2 * queries * keys) * hidden.doubled, hidden.problems)

@@ -27,31 +27,31 @@ if TYPE_CHECKING:
     Settled = Callable[[Sequence[Any], Whole, Whole, Whole, Whole], NDArray[np.int8]]
 
 HIDDEN, SEEN, MIXED = 0, 1, 2
-MOST_PAIRS = 2**29  # evaluated for one mask: some seconds; more is refused
+MOST_PAIRS = 2**29  # evaluated for one mask, which takes some seconds; more is refused
 _AT_ONCE = 2**18  # pairs evaluated in one call
 _LEAST = 2**14  # pairs that take as long as the call itself
 _RECTANGLES = 1024  # evaluated in one call
-_FAN = 8  # a rectangle is cut into so many by so many
-_MOST_LINES = 2**20  # of blocks, one after the other
-_INNER = 128  # rows and columns of what a block larger than _AT_ONCE is cut into
+_FAN = 8  # a rectangle is cut into this many parts along each side
+_MOST_LINES = 2**20  # of blocks, which are processed one by one
+_INNER = 128  # rows and columns of the parts of a block that is larger than _AT_ONCE
 
 
 class Counted(NamedTuple):
     """Visible pairs and blocks of a mask, summed over batch entries and heads."""
 
-    pairs: Dim = 0  # visible ones of a query and a key; 0 where only blocks are counted
-    # Blocks with visible pairs, and those with no others and within both lengths; None where their number is not known.
+    pairs: Dim = 0  # visible pairs of a query and a key; 0 if only blocks are counted
+    # Blocks with some visible pairs, and blocks within both lengths whose pairs are all visible; None if not known.
     partial_blocks: Dim | None = 0
     full_blocks: Dim | None = 0
-    partial_pairs: Dim = 0  # in those blocks, visible or not; a place past a length makes no pair
-    full_pairs: Dim = 0  # the same
+    partial_pairs: Dim = 0  # pairs in partial blocks, visible or not; a place beyond a length makes no pair
+    full_pairs: Dim = 0  # pairs in full blocks
 
     def times(self, number: Dim) -> Counted:
-        """So many times these."""
+        """These counts, `number` times."""
         return Counted(*(None if x is None else x * number for x in self))  # type: ignore[arg-type]
 
     def plus(self, other: Counted) -> Counted:
-        """These and others, all of known number."""
+        """The sum of these and other counts; all are known."""
         return Counted(*map(add, self, other))
 
 
@@ -59,14 +59,14 @@ def count(
     visible: Visible, slices: Iterable[Sequence[Any]], queries: int, keys: int, block_rows: int = 128,
     block_columns: int = 128, settled: Settled | None = None,
 ) -> Counted:  # fmt: skip
-    """Counts over slices, by their indices of a batch entry and a head; pass one where the mask is the same for all.
+    """Counts over slices, given by their indices of batch entry and head; pass one slice if the mask is the same for all.
 
     visible: called with the indices of a slice, and int64 arrays of query places [n, rows, 1] and key
-        places [n, 1, columns]; returns truth values that broadcast to [n, rows, columns].
-    settled: evaluates whole rectangles: called with the indices of a slice, and the first and the last query, the
-        first and the last key of each, as int64 arrays [n]; returns for each HIDDEN, SEEN, or MIXED if neither is certain.
+        places [n, 1, columns]; returns booleans that broadcast to [n, rows, columns].
+    settled: evaluates whole rectangles; called with the indices of a slice, and for each rectangle its first and last query
+        and its first and last key, as int64 arrays [n]; returns HIDDEN or SEEN for each, or MIXED if neither is certain.
 
-    Raises ModelError where more than MOST_PAIRS pairs would have to be evaluated.
+    Raises ModelError if more than MOST_PAIRS pairs would have to be evaluated.
     """
     budget = _Budget()
     whole = Counted()
@@ -126,7 +126,7 @@ class _Slice:
         return self.settled(self.lead, *edges)
 
     def evaluated(self, grid: Grid, blocks: Whole) -> Counted:
-        """The count of single blocks, every pair evaluated."""
+        """The count of single blocks, by evaluation of every pair."""
         whole = Counted()
         edges = grid.edges(blocks)
         first_row, last_row, first_column, last_column = edges
@@ -156,7 +156,7 @@ class _Slice:
 
 @dataclass(frozen=True)
 class Grid:
-    """Blocks over some queries and keys; a rectangle of blocks is its top, bottom, left and right, the ends excluded."""
+    """Blocks over some queries and keys; a rectangle of blocks is its top, bottom, left and right, ends excluded."""
 
     top: int
     bottom: int
@@ -166,7 +166,7 @@ class Grid:
     columns: int
 
     def edges(self, blocks: Whole) -> tuple[Whole, Whole, Whole, Whole]:
-        """First and last query, first and last key of rectangles."""
+        """The first and last query and the first and last key of rectangles."""
         top, bottom, left, right = blocks
         return (
             self.top + top * self.rows,
@@ -176,7 +176,7 @@ class Grid:
         )
 
     def inside(self, blocks: Whole) -> tuple[Any, Any]:
-        """Of rectangles the number of blocks that lie within the lengths, and of pairs in them."""
+        """For rectangles: the number of blocks within the lengths, and the number of pairs in them."""
         top, bottom, left, right = blocks
         height = np.minimum(bottom, (self.bottom - self.top) // self.rows) - top
         width = np.minimum(right, (self.right - self.left) // self.columns) - left
@@ -184,12 +184,12 @@ class Grid:
         return number, number * (self.rows * self.columns)
 
     def area(self, blocks: Whole) -> Any:
-        """Pairs in rectangles."""
+        """The number of pairs in rectangles."""
         first_row, last_row, first_column, last_column = self.edges(blocks)
         return (last_row - first_row + 1) * (last_column - first_column + 1)
 
     def seen(self, blocks: Whole) -> Counted:
-        """The count of rectangles that are visible throughout."""
+        """The count of rectangles that are entirely visible."""
         top, bottom, left, right = blocks
         full, full_pairs = (int(x.sum()) for x in self.inside(blocks))
         pairs = int(self.area(blocks).sum())
@@ -197,7 +197,7 @@ class Grid:
         return Counted(pairs, number - full, full, pairs - full_pairs, full_pairs)
 
     def of_pairs(self, blocks: Whole, pairs: Whole) -> Counted:
-        """The count of single blocks with so many visible pairs each."""
+        """The count of single blocks with these numbers of visible pairs."""
         area = self.area(blocks)
         full = (pairs == area) & (self.inside(blocks)[0] == 1)
         partial = (pairs > 0) & ~full
@@ -218,19 +218,19 @@ def _cut(blocks: Whole) -> Whole:
 
 @dataclass(frozen=True)
 class Lists:
-    """Lists of blocks: for each line of blocks how many run, and which; None where there are none of the kind."""
+    """Lists of blocks: for each line of blocks, how many run, and which; None if there are none of the kind."""
 
     partial: tuple[Any, Any] | None
     full: tuple[Any, Any] | None
 
     @property
     def arrays(self) -> list[Any]:
-        """All that the lists are made of."""
+        """All arrays of the lists."""
         return [array for lists in (self.partial, self.full) for array in lists or ()]
 
     @property
     def heads(self) -> tuple[int, int]:
-        """Batch entries and heads that have lists of their own."""
+        """The batch entries and heads that have their own lists."""
         sizes = [lists[0].shape[:2] for lists in (self.partial, self.full) if lists is not None]
         return max((size[0] for size in sizes), default=1), max((size[1] for size in sizes), default=1)
 
@@ -238,7 +238,7 @@ class Lists:
 def count_listed(
     lists: Lists, batch: int, heads: int, grid: Grid, masks: tuple[Visible | None, Visible | None]
 ) -> Counted:
-    """Counts of listed blocks that run. masks: of partial and full ones, as `visible` of `count`; None: all is visible."""
+    """Counts listed blocks that run. masks: of partial and of full blocks, as `visible` of `count`; None: all is visible."""
     budget, counts = _Budget(), []
     for listed, visible in zip((lists.partial, lists.full), masks, strict=True):
         found = Counted()
@@ -263,9 +263,9 @@ def count_listed(
 
 
 def closed_blocks(case: Case, queries: int, keys: int, rows: int, columns: int) -> Counted | None:
-    """Blocks of so many rows and columns that hold pairs for which all conditions hold.
+    """Blocks of `rows` x `columns` with pairs for which all conditions hold.
 
-    None where the conditions are no edges of a rectangle and diagonals, or constants have no values.
+    None if a condition is no edge of a rectangle and no diagonal, or if a constant has no value.
     """
     limits = _limits(case)
     limit = {direction: x for direction, x in (limits or {}).items() if isinstance(x, int)}
@@ -274,7 +274,7 @@ def closed_blocks(case: Case, queries: int, keys: int, rows: int, columns: int) 
     left, right = limit.get((-1, 1), queries), limit.get((1, -1), keys)
     top, bottom = max(0, -limit.get((1, 0), 0)), min(queries - 1, limit.get((-1, 0), queries))
     first, last = max(0, -limit.get((0, 1), 0)), min(keys - 1, limit.get((0, -1), keys))
-    top, bottom = max(top, first - right), min(bottom, last + left)  # rows that see any key
+    top, bottom = max(top, first - right), min(bottom, last + left)  # rows that see a key
     if top > bottom or first > last or left + right < 0 or bottom // rows - top // rows > _MOST_LINES:
         return None if top <= bottom and first <= last and left + right >= 0 else Counted()
     partial = full = pairs = 0
@@ -285,7 +285,7 @@ def closed_blocks(case: Case, queries: int, keys: int, rows: int, columns: int) 
         pairs += height * (min(keys, (high + 1) * columns) - low * columns)
         inside = 0
         if end - begin + 1 == rows:
-            start, stop = max(first, end - left), min(last, begin + right) + 1  # keys that every row sees
+            start, stop = max(first, end - left), min(last, begin + right) + 1  # keys that all rows see
             inside = max(stop // columns - -(-start // columns), 0)
         partial, full = partial + high - low + 1 - inside, full + inside
     full_pairs = full * rows * columns
@@ -293,7 +293,7 @@ def closed_blocks(case: Case, queries: int, keys: int, rows: int, columns: int) 
 
 
 def formulas(case: Case, length: Dim, block: int) -> Counted | None:
-    """The same for as many queries as keys and square blocks, the length a formula; None where there is no closed form."""
+    """The same for equal numbers of queries and keys, square blocks and a formula as length; None without a closed form."""
     limit = _limits(case)
     if limit is None or not limit.keys() <= {(1, -1), (-1, 1)}:
         return None
@@ -315,16 +315,16 @@ def formulas(case: Case, length: Dim, block: int) -> Counted | None:
 
 
 def _limits(case: Case) -> dict[tuple[int, int], Dim] | None:
-    """The constant of each condition by its direction; None where one is no edge of a rectangle and no diagonal."""
+    """By direction, the constant of each condition; None if a condition is no edge of a rectangle and no diagonal."""
     found = bounds(case)
     return found if found.keys() <= {*SIMPLE} and len(found) == len(case) else None
 
 
 def _doubled_cells(lines: Dim, left: int | None, right: int | None) -> Dim:
-    """Twice the cells of a square with -left <= column - row <= right."""
+    """Twice the number of cells of a square with -left <= column - row <= right."""
     if left is not None and right is not None and left + right < 0:
         return 0
     if {left, right} in ({None, 0}, {None, -1}):
-        # Without no lines at all, which is longer.
+        # If there are no lines, this form gives 0 too; the general form below is longer.
         return lines * lines + (lines if 0 in (left, right) else -lines)
     return doubled_pairs(lines, lines, left=left, right=right)

@@ -1,8 +1,8 @@
-"""Closed-form counts of the pairs (i, j) within a band of diagonals for which a term of the places has a given remainder.
+"""Closed-form counts of the pairs (i, j) in a band of diagonals for which a term of the places has a given remainder.
 
-The term is the place of a query, that of a key, or how far the key is after the query, and a constant. A band is a staircase
-less another, and each staircase is made of triangles; a triangle is summed along the term, whose places with a remainder are
-evenly apart: floors give how many these are.
+The term is the query's place, the key's place, or the distance from query to key, plus a constant. A band is a staircase
+minus another staircase, and each staircase consists of triangles. A triangle is summed along the term; places with a given
+remainder are evenly spaced, so floor divisions count them.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Sequence
 from graphflops.dims import Dim, dim_max, floor_div, total
 from graphflops.rules.shapes import doubled_pairs
 
-Form = tuple[int, int]  # factors of i and of j
+Form = tuple[int, int]  # coefficients of i and j
 
 QUERY, KEY, DISTANCE = (1, 0), (0, 1), (-1, 1)
 FORMS = (QUERY, KEY, DISTANCE)
 
 
 def count(first: Dim, end: Dim, modulus: int, remainder: int) -> Dim:
-    """How many numbers from the first to before the end have a remainder."""
+    """How many integers from `first` to before `end` have a remainder."""
     return _before(end, modulus, remainder) - _before(first, modulus, remainder)
 
 
 def _before(end: Dim, modulus: int, remainder: int) -> Dim:
-    """Numbers with a remainder from 0 to before the end; below 0 less than none."""
+    """Integers with a remainder from 0 to before `end`; negative if `end` is negative."""
     return floor_div(end - remainder + (modulus - 1), modulus)
 
 
@@ -57,7 +57,7 @@ def doubled(
 def _triangle(
     form: Form, constant: Dim, modulus: int, remainder: int, row: Dim, key: Dim, diagonal: Dim
 ) -> Dim:
-    """Twice the pairs before a row and from a key on, with key - row <= diagonal, whose term has a remainder."""
+    """Twice the pairs before `row` and from `key` on, with key - row <= diagonal, whose term has a remainder."""
     side = dim_max(row + diagonal - key, 0)
     if form == KEY:  # rows of each key
         begin, alone, each = key, row + diagonal, -1

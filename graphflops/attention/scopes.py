@@ -1,6 +1,6 @@
-"""The values that masks are made of, by scope: a whole program with the graphs nested in it, or one graph.
+"""The values that masks are made of, by scope: a whole program with its nested graphs, or one graph.
 
-Scopes record writes in place: after one, a name stands for other contents than where it was made.
+Scopes record in-place writes: after a write, a name has other contents than where it was made.
 A `Domain` has what index propagation needs of values: numbers, indices, elementwise functions, choices, stored arrays.
 """
 
@@ -33,21 +33,21 @@ class Scope(Struct, eq=False, dict=True):
     graph: Graph
     steps: Sequence[Step]
     types: Mapping[str, Any]  # of tensors
-    size: Callable[[str], Any]  # the number that a value is which is no tensor
-    # For an input of a nested graph, the scope, the operand and the place of the call that hands it in.
+    size: Callable[[str], Any]  # the number that a value is if it is no tensor
+    # By input of a nested graph: the scope, the operand and the place of the call that passes it in.
     bound: dict[str, tuple[Scope, Any, int] | None] = {}
 
     @cached_property
     def makers(self) -> dict[str, Step]:
-        """The step that makes a value, by the value's name."""
+        """By value, the step that makes it."""
         return {name: step for step in self.steps for name in step.node.outputs if name}
 
     @cached_property
     def writes(self) -> dict[str, list[Step]]:
-        """The steps that write in place, in order, by the value that owns the memory they write to: no view of another."""
+        """By owner of memory (a value that is no view), the steps that write to it in place, in order."""
         found: dict[str, list[Step]] = {}
         for step in self.steps:
-            if step.writes:  # to its first operand, or to all tensors of a list that comes first
+            if step.writes:  # to its first operand, or to all tensors of a list that is the first
                 first = next(iter((*step.node.args, *(value for _, value in step.node.kwargs))), None)
                 for argument in first if isinstance(first, tuple) else (first,):
                     if isinstance(argument, Ref):
@@ -56,21 +56,21 @@ class Scope(Struct, eq=False, dict=True):
         return found
 
     def last_write(self, name: str, before: int) -> Step | None:
-        """The last step before a place that wrote to the memory of a value; None without any."""
+        """The last step before a place that wrote to a value's memory; None if there is none."""
         if not self.writes:
             return None
         *_, owner = name, *(step.uses[0] for step in self.views_back(name))
         return next((step for step in reversed(self.writes.get(owner, ())) if step.place < before), None)
 
     def is_view(self, name: str) -> bool:
-        """Whether a value is a view of another, or that value itself after a write in place."""
+        """Whether a value is a view of another, or a value that was written in place."""
         maker = self.makers.get(name)
         if maker is None or maker.writes:
             return maker is not None
         return bool(maker.uses) and maker.may_share
 
     def views_back(self, name: str, until: str = "") -> Iterator[Step]:
-        """The steps that made a view, or wrote to it, from a value back to the owner of its memory or another value."""
+        """The steps that made a view or wrote to it, from a value back to `until` or to the owner of its memory."""
         while name != until and self.is_view(name):
             yield (maker := self.makers[name])
             name = maker.uses[0]
@@ -81,11 +81,11 @@ class Scope(Struct, eq=False, dict=True):
         return Constants(self.graph, lambda name: name in self.writes)
 
     def type_of(self, name: str) -> TensorType | None:
-        """Type of a tensor; None of what is none."""
+        """The type of a tensor; None for other values."""
         return tensor_type(name, self.types)
 
     def bind(self, other: Scope, name: str, argument: Any, place: int) -> None:
-        """Bind the input of a nested graph; one that is handed several operands is not followed."""
+        """Bind the input of a nested graph; an input that gets several operands is not followed."""
         found = (other, argument, place)
         known = self.bound.setdefault(name, found)
         if known is not None and known[:2] != found[:2]:
@@ -93,7 +93,7 @@ class Scope(Struct, eq=False, dict=True):
 
 
 def scope_of_view(view: View) -> Scope:
-    """The scope of a priced program, nested graphs included: their values have names of their own."""
+    """The scope of a priced program with its nested graphs, whose values have names of their own."""
     scope = Scope(view.graph, view.calls, view.types, view.size)
     defined = {entry.name for entry in view.graph.inputs} | scope.makers.keys()
     for step in scope.steps:
@@ -105,7 +105,7 @@ def scope_of_view(view: View) -> Scope:
 
 
 class GraphScopes:
-    """The scopes of a graph and of the graphs nested in it, before anything is priced."""
+    """The scopes of a graph and its nested graphs, before anything is priced."""
 
     def __init__(self, graph: Graph) -> None:
         self.known: dict[Graph, Scope] = {}
@@ -130,7 +130,7 @@ class GraphScopes:
 
 
 def _handed(node: Node) -> Iterator[tuple[Graph, list[tuple[str, Any]]]]:
-    """Graphs that a call runs, each with its inputs and the operands they are; without them where the call changes them."""
+    """The graphs that a call runs, each with its inputs and their operands; without these if the call changes them."""
     for place, argument in enumerate(node.args):
         if not isinstance(argument, Graph):
             continue
@@ -156,7 +156,7 @@ def size_of(scope: Scope, argument: Any) -> Any:
     return argument
 
 
-FAR = -1e8  # what a score function gives for any score, if it is this or less, is no ordinary score
+FAR = -1e8  # a score function's result that is this or less for any score is no ordinary score
 
 Sense = Literal["added", "subtracted", "keep", "drop", "score"]
 
@@ -165,17 +165,17 @@ class Restriction(Record, frozen=True, eq=False, dict=True):
     """A mask as it applies to the scores of one attention."""
 
     scope: Scope
-    value: Any  # the tensor, or the result of the function
-    before: int  # place in its scope of the call that takes it
-    # The value is added to scores, subtracted from them, true where they stay or where they are hidden, or made of a score.
+    value: Any  # the tensor, or the function's result
+    before: int  # place, in the scope, of the call that takes it
+    # The value is added to scores or subtracted, true where scores stay or where they are hidden, or computed from a score.
     sense: Sense
     lead: tuple[Dim, ...] = ()  # sizes of the axes of the scores before those of queries and keys
-    # Inputs of a function: the score if it takes one, batch entry, head, query and key; without them it is a tensor.
+    # A function's inputs: the score if it takes one, batch entry, head, query and key. Empty for a tensor.
     places: tuple[str, ...] = ()
-    kept_above: float = HIDING  # results of a score function above it are no hidden scores
+    kept_above: float = HIDING  # results of a score function above this are not hidden
 
     def truth(self, value: Number | Truth) -> Truth:
-        """Where it lets scores through, given the value as a formula."""
+        """Where it lets scores through, if its value is this formula."""
         if self.sense in ("keep", "drop"):
             return as_truth(value) if self.sense == "keep" else ~as_truth(value)
         if self.sense == "score":
@@ -183,7 +183,7 @@ class Restriction(Record, frozen=True, eq=False, dict=True):
         return visible_where(negative(value) if self.sense == "subtracted" else value)
 
     def certainty(self, found: Interval) -> tuple[Any, Any]:
-        """Where it lets all scores through, and where it may let any, given the value at pairs or over rectangles."""
+        """Where it lets all scores through, and where it may let any, if its value is this at pairs or over rectangles."""
         low, high = map(np.asarray, found)
         if self.sense in ("keep", "drop"):
             is_true = maybe = low.astype(bool, copy=False)
@@ -209,7 +209,7 @@ class Evaluator(Protocol[V]):
     scope: Scope
     before: int
 
-    function: Scope | None  # that of the function which is evaluated, if it is one
+    function: Scope | None  # the scope of the function that is evaluated, if it is one
     inputs: Mapping[str, V]  # values of the inputs of a function, by name
 
     def value(self, name: str, at: Indices) -> V:
@@ -232,7 +232,7 @@ class Evaluator(Protocol[V]):
         return self.domain.unknown(None)
 
     def clipped(self, at: Indices, shape: tuple[Dim, ...]) -> Indices:
-        """Indices with that of an axis of size one replaced by 0: it broadcasts."""
+        """Indices, with 0 for an axis of size 1, which broadcasts."""
         zero, pairs = self.domain.zero, zip(shape, at, strict=True)
         return tuple([zero if size == 1 else index for size, index in pairs])
 
@@ -241,7 +241,7 @@ class Evaluator(Protocol[V]):
         return size_of(self.scope, argument)
 
     def type_of(self, argument: Any) -> Any:
-        """Type of an operand that is a tensor; None of any other."""
+        """The type of an operand that is a tensor; None for others."""
         return tensor_type(argument, self.scope.types) if isinstance(argument, Ref) else None
 
     def dtype_of(self, argument: Any) -> DType | None:
@@ -254,7 +254,7 @@ class Evaluator(Protocol[V]):
         return self.dtype_of(Ref(step.result))
 
     def span(self, start: Any, end: Any, size: Dim) -> tuple[Dim, Dim | None]:
-        """First index of a slice and the one past its last, None for the end of the axis. TypeError where not known."""
+        """The first index of a slice, and the one past its last; None for the axis's end. TypeError if not known."""
         begin, last = (0 if start is None else self.number(start)), self.number(end)
         if not isinstance(begin, (int, Expr)) or (end is not None and not isinstance(last, (int, Expr))):
             raise TypeError
@@ -262,7 +262,7 @@ class Evaluator(Protocol[V]):
         return begin, None if isinstance(last, int) and last >= _NO_END else last
 
     def from_end(self, place: int, size: Dim) -> Dim:
-        """A negative index of an axis, counted from the start; one before the first is the first."""
+        """A negative index of an axis, counted from the start; an index before the first is the first."""
         return 0 if place <= -_NO_END or (isinstance(size, int) and size + place < 0) else size + place
 
 
@@ -275,48 +275,48 @@ class Domain(Protocol[V]):
         """An unknown value."""
 
     def score(self) -> V:
-        """A score before its function: what it is does not tell whether the function hides it."""
+        """A score before its function; it does not decide whether the function hides it."""
         return self.unknown(None)
 
     def is_unknown(self, value: V) -> bool:
-        """Whether part of a value is not known, where that decides on what is tried next."""
+        """Whether part of a value is unknown, if that decides what is tried next."""
         return False
 
     def literal(self, number: Any) -> V:
         """A number, size or truth value of the program."""
 
     def as_index(self, value: V) -> Any:
-        """A value as an index; None where it cannot be one."""
+        """A value as an index; None if it cannot be one."""
 
     def from_index(self, index: Any, dtype: DType) -> V:
         """An index as a value."""
 
     def wrapped(self, index: Any, size: Dim) -> Any:
-        """An index that counts from the end where it is negative, counted from the start; None where that is not known."""
+        """An index that may be negative, counted from the start; None if its sign is not known."""
 
     def repeated(self, index: Any, size: Dim) -> Any:
-        """An index modulo the size of the axis that is repeated; None where that is not known."""
+        """An index modulo the size of a repeated axis; None if it is not known."""
         return None
 
     def between(self, index: Any, begin: Dim, end: Dim | None) -> V:
         """Where an index is at least `begin`, and below `end` if there is one."""
 
     def reshaped(self, at: Indices, shape: Sequence[Dim], source: Sequence[Dim]) -> Indices | None:
-        """The index before a reshape from shape `source`, given the index after it; None where it is not followed."""
+        """The index before a reshape from shape `source`, given the index after it; None if it is not followed."""
         return None
 
     def apply(self, function: Function, values: Sequence[V | None]) -> V | None:
-        """An elementwise function; None where the domain does not have it."""
+        """An elementwise function; None if the domain does not have it."""
 
     def choose(self, condition: V, yes: V, no: V) -> V:
         """`yes` where the condition holds, else `no`."""
 
     def stored(self, scope: Scope, name: str, typed: TensorType, at: Indices) -> V | None:
-        """An element of a tensor whose contents are known; None where they are not."""
+        """An element of a tensor with known contents; None if they are not known."""
 
     def whole(self, evaluator: Evaluator[V], step: Step, at: Indices) -> V | None:
-        """An element of the result of an operator along whole axes (a running sum, a maximum); None: not followed."""
+        """An element of the result of an operator along whole axes (cumulative sum, maximum); None if not followed."""
 
     def captured(self, evaluator: Evaluator[V], name: str, at: Indices) -> V | None:
-        """An element of a tensor that a function captures, from all of that tensor; None where there is no such way."""
+        """An element of a tensor that a function captures, from the whole tensor; None if the domain cannot do this."""
         return None

@@ -1,6 +1,6 @@
-"""Operators that lay elements out anew, pick some of them, join tensors or make them: what they do to an index.
+"""What operators that lay out, select, join or make elements do to an index.
 
-What is not known is None, of which nothing can be computed: the error ends a step, which is then not followed.
+An unknown number is None. Computing with None raises an error that ends the step, which is then not followed.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ Follow = Callable[[Evaluator[Any], Step, Indices], Any]
 
 
 def _source(p: Evaluator[Any], step: Step, name: str = "x") -> Any:
-    """Type of an operand that is a tensor."""
+    """The type of an operand that is a tensor."""
     return p.type_of(step.argument(name))
 
 
 def _of(p: Evaluator[Any], step: Step, at: Any, name: str = "x") -> Any:
-    """An operand at an index of its own."""
+    """An operand at its own index."""
     return p.value(step.argument(name).name, tuple(at))
 
 
 def _axis(p: Evaluator[Any], step: Step, rank: int) -> Any:
-    """The axis that a step goes along, counted from the front."""
+    """The axis that a step works along, counted from the front."""
     return p.number(step.argument("axis", 0)) % rank
 
 
@@ -81,10 +81,10 @@ def broadcast_in_dim(p: Evaluator[Any], step: Step, at: Indices) -> Any:
 
 
 def part(p: Evaluator[Any], step: Step, at: Indices) -> Any:
-    """A range of some axes, or every so many of it."""
+    """A range of some axes, possibly with a step."""
     shape, inner = _source(p, step).shape, list(at)
     starts, axes, steps = (p.number(step.argument(name)) for name in ("start", "axes", "step"))
-    if not isinstance(starts, tuple):  # of one axis
+    if not isinstance(starts, tuple):  # one axis
         starts, axes = (starts or 0,), (step.argument("axis", 0),)
     axes = tuple(range(len(starts))) if axes is None else axes
     steps = steps if isinstance(steps, tuple) else (steps or 1,) * len(starts)
@@ -139,7 +139,7 @@ def index(p: Evaluator[Any], step: Step, at: Indices) -> Any:
 
 
 def index_select(p: Evaluator[Any], step: Step, at: Indices, name: str = "x") -> Any:
-    """The axes of an index tensor, or of a number none, in place of one axis."""
+    """The axes of an index tensor replace one axis; a scalar index removes it."""
     source, chosen = _source(p, step, name), p.type_of(step.argument("index"))
     axis, rank = _axis(p, step, source.rank), 0 if chosen is None else chosen.rank
     place = _index(p, step.argument("index"), at[axis : axis + rank], source.shape[axis])
@@ -154,7 +154,7 @@ def gather(p: Evaluator[Any], step: Step, at: Indices) -> Any:
 
 
 def gather_nd(p: Evaluator[Any], step: Step, at: Indices) -> Any:
-    """x[i, j, ...] with the indices side by side in the last axis of one tensor."""
+    """x[i, j, ...] with the indices along the last axis of one tensor."""
     source, chosen = _source(p, step), _source(p, step, "index")
     number = chosen.shape[-1]
     if step.argument("batch_dims", 0):
@@ -193,7 +193,7 @@ def join(p: Evaluator[Any], step: Step, at: Indices) -> Any:
 
 
 def pad(p: Evaluator[Any], step: Step, at: Indices) -> Any:
-    """One number around a tensor; PyTorch counts the axes from the last."""
+    """One number around a tensor; PyTorch counts axes from the last."""
     pads, shape, inner, edges = p.number(step.argument("pads")), _source(p, step).shape, list(at), []
     if step.operator.is_onnx or step.argument("mode", "constant") != "constant":
         return None
@@ -219,7 +219,7 @@ def stack(p: Evaluator[Any], step: Step, at: Indices) -> Any:
 
 
 def scatter(p: Evaluator[Any], step: Step, at: Indices) -> Any:
-    """One tensor with another in the place of a range of it, or at one index of an axis."""
+    """One tensor, with another in place of a range of it or at one index of an axis."""
     if step.argument("step", 1) != 1:
         return None
     inner, inside = _ranged(p, step, at, _source(p, step), step.operator.name == "slice_scatter")
@@ -229,7 +229,7 @@ def scatter(p: Evaluator[Any], step: Step, at: Indices) -> Any:
 def _ranged(
     p: Evaluator[Any], step: Step, at: Indices, source: TensorType, is_slice: bool
 ) -> tuple[Indices, Any]:
-    """The index in a slice of an axis, or in one place of it, of an element of the source; and where it is inside."""
+    """The index in the part (a slice of an axis, or one place of it) for an index of the whole; and where it is inside."""
     axis = _axis(p, step, source.rank)
     end = step.argument("end") if is_slice else None
     begin, end = p.span(step.argument("start" if is_slice else "index"), end, source.shape[axis])
@@ -257,7 +257,7 @@ def eye(p: Evaluator[Any], step: Step, at: Indices) -> Any:
 
 
 def triangle(p: Evaluator[Any], step: Step, at: Indices) -> Any:
-    """The operand on one side of a diagonal, zero on the other."""
+    """The operand on one side of a diagonal, zeros on the other."""
     is_upper = {"triu": True, "tril": False}.get(step.operator.name, bool(step.argument("upper", 1)))
     over = at[-1] + at[-2] * -1 + -p.number(step.argument("diagonal", 0))
     inside = p.domain.between(over if is_upper else over * -1, 0, None)
@@ -265,7 +265,7 @@ def triangle(p: Evaluator[Any], step: Step, at: Indices) -> Any:
 
 
 def inside(p: Evaluator[Any], step: Step, at: Indices, conditions: list[Any]) -> Indices | None:
-    """The index in a view of the element at an index of its operand, under conditions that are added; None: not followed."""
+    """The index in a view for an index of its operand, with conditions that are appended; None if it is not followed."""
     typed, name = _source(p, step), step.operator.name
     if name in ("slice", "select"):
         if at[_axis(p, step, typed.rank)] is None or step.argument("step", 1) != 1:

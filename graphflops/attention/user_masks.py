@@ -20,12 +20,12 @@ _SPELLING = re.compile(
 
 
 class Stated(Record, frozen=True):
-    """What a mask lets through. The last query is at the place of the last key."""
+    """What a mask lets through. The last query is at the last key's place."""
 
-    # causal: keys up to the query's own place. window: of those the last `length`, its own among them. prefix: those, and
-    # the first `length` keys. density: visible fraction of all pairs.
+    # causal: keys up to the query's own place. window: the last `length` of those. prefix: those, and the first `length`
+    # keys. density: the visible fraction of all pairs.
     kind: Literal["causal", "window", "prefix", "density"]
-    length: int = 0  # of a density in units of 1e-12
+    length: int = 0  # for a density, in units of 1e-12
 
     def truth(self, queries: Dim, keys: Dim) -> Truth:
         """Where it may let through."""
@@ -44,9 +44,9 @@ class Stated(Record, frozen=True):
         return floor_div(2 * queries * keys * hidden, _WHOLE)
 
     def refuse(self, name: str, typed: TensorType | None, queries: Dim, keys: Dim) -> None:
-        """Raise ModelError where the input is the same for all queries, and so cannot be such a mask.
+        """Raise ModelError if the input is the same for all queries, and so cannot be such a mask.
 
-        An input of fewer than two axes may be positions, of which the program makes a mask.
+        An input of fewer than two axes may be positions, from which the program makes a mask.
         """
         if self.kind == "density" or typed is None or typed.rank < 2:
             return
@@ -59,10 +59,10 @@ _WHOLE = 10**12
 
 
 def parse(text: str) -> Stated:
-    """The mask that a text states. Raises ModelError for any other text."""
+    """The mask that a text states. Raises ModelError for other texts."""
     found = _SPELLING.fullmatch(text.strip())
     if found is None:
-        raise ModelError(f"{shown(text)!r} says nothing of a mask: {KINDS}")
+        raise ModelError(f"{shown(text)!r} is no mask: write {KINDS}")
     if found[4]:
         whole, _, part = found[5].partition(".")
         length = int(whole or 0) * _WHOLE + int((part + "0" * 12)[:12])
@@ -75,7 +75,7 @@ def parse(text: str) -> Stated:
 
 
 def parsed(masks: Mapping[str, str], graph: Graph) -> dict[str, Stated]:
-    """The stated masks by input name. Raises ModelError for a name that no input has, or a text that states no mask."""
+    """The stated masks by input name. Raises ModelError for an unknown input name, or for a text that states no mask."""
     names = [entry.name for entry in graph.inputs if entry.role == "user"]
     found = {}
     for name, text in masks.items():
@@ -93,4 +93,4 @@ def refuse_unused(masks: Iterable[str], used: set[str]) -> None:
     """Raise ModelError for a stated mask of an input that masks nothing."""
     for name in masks:
         if name not in used:
-            raise ModelError(f"--mask {shown(name)}: no attention is found that it masks")
+            raise ModelError(f"--mask {shown(name)}: it masks no attention that was found")

@@ -12,7 +12,7 @@ from typing import Any
 
 
 def docstring(function: Callable[..., Any]) -> str:
-    """What a function says of itself, else the docstring of the innermost one that it wraps, without indentation; or ""."""
+    """A function's `says`, else the docstring of the innermost function that it wraps, without indentation; or ""."""
     from inspect import cleandoc, unwrap
 
     if says := getattr(function, "says", ""):

@@ -13,9 +13,9 @@ from graphflops.errors import FileError, shown
 
 @contextlib.contextmanager
 def locked(output: str) -> Iterator[None]:
-    """Keeps other processes that also ask for it out of the body, while a file is read, changed and written anew.
+    """Keeps other processes that also ask for it out of the body, while a file is read, changed and rewritten.
 
-    The folder is locked, not the file, which is replaced. Where the system has no such locks the body just runs.
+    The folder is locked, not the file, which is replaced. If the system has no such locks, the body just runs.
     """
     try:
         import fcntl
@@ -59,9 +59,9 @@ def whole(output: str) -> Iterator[str]:
 def copied(source: str, output: str) -> None:
     """Copy a finished file to `output`. A process that is killed leaves what was there, and no part of the new file.
 
-    The copy has no name while it is written, where the system has such files; elsewhere it is written as by `whole`.
+    While it is written, the copy has no name, if the system has such files; otherwise it is written as by `whole`.
     """
-    import shutil  # which imports all kinds of compression
+    import shutil  # it imports all kinds of compression
 
     folder = os.path.dirname(os.path.realpath(output))
     try:
@@ -119,11 +119,11 @@ CONFIGURATION = "graphflops.toml"
 
 
 def nearest() -> str | None:
-    """Path of the configuration in this folder or in the nearest one above it; None where there is none."""
+    """Path of the configuration in this folder or in the nearest one above it; None if there is none."""
     folder = ""
     while True:
         path = os.path.join(folder, CONFIGURATION)
-        if os.path.exists(path) and not os.path.isdir(path):  # a pipe of that name is refused, not passed by
+        if os.path.exists(path) and not os.path.isdir(path):  # a pipe of that name is refused, not skipped
             return path
         if os.path.dirname(os.path.abspath(folder)) == os.path.abspath(folder):
             return None

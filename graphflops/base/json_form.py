@@ -1,7 +1,7 @@
 """Derives the JSON form of records and named tuples: msgspec types that check what is read, a writer and a reader.
 
-The JSON object of one has its fields by name, in their order. A field with a default is left out where it has that
-value, unless the `Form` of its class says that it is always written.
+The JSON object of a record has its fields by name, in their order. A field that has its default is omitted, unless the
+`Form` of its class says that it is always written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Session:
 
     def __init__(self, values: Mapping[str, int] = _NONE) -> None:
         self.values = values  # known sizes, at which formulas are given as numbers
-        self.known: dict[Any, Any] = {}  # what was converted already, by class and key
+        self.known: dict[Any, Any] = {}  # what has been converted, by class and key
 
     def formula(self, quantity: Expr) -> Formula:
         found = self.known.get(quantity)
@@ -49,7 +49,7 @@ Convert = Callable[[Session, Any], Any]
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """How values of one type are written and read. json: the msgspec type. write, read: None where nothing changes."""
+    """How values of one type are written and read. json: the msgspec type. write, read: None if nothing changes."""
 
     json: Any
     write: Convert | None = None
@@ -66,12 +66,12 @@ class Form(msgspec.Struct, frozen=True):
     arrays: Mapping[str, tuple[str, ...]] = {}  # fields that are one array together, by its key
     written: tuple[str, ...] = ()  # fields that are always written
     always: bool = False  # every key is
-    lenient: bool = False  # fields with a default may be missing in what is read all the same
+    lenient: bool = False  # whether fields with a default may be missing in what is read
     is_shared: bool = False  # many objects hold the same one, which is then converted once
 
 
 class Key(msgspec.Struct, frozen=True):
-    """One key of an object. source: the field or property; fields: those that make up an array, else ()."""
+    """One key of an object. source: the field or property. fields: those that make up an array, else ()."""
 
     name: str
     source: str

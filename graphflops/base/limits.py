@@ -24,8 +24,8 @@ Work = Literal[
 ]
 
 SECONDS = 3600.0  # that a command may take by default
-# Units of work that one analysis may take. A decoder of 70 billion parameters takes 4,700 calls and rows, 10 MB of JSON;
-# a program of a million calls, the most that is read, takes a million calls and rows, twice where sizes are merged.
+# Units of work that one analysis may take. A decoder of 70 billion parameters takes 4,700 calls and rows, 10 MB of JSON. A
+# program of a million calls, the most that is read, takes a million calls and rows, and twice that if sizes are merged.
 MOST: Mapping[Work, int] = {
     "calls": 10_000_000,
     "rows": 4_000_000,
@@ -62,7 +62,7 @@ class LimitPassed(BaseException):
 
 
 class Limits(NamedTuple):
-    """What may be spent: seconds, bytes of address space (None: as many as there are), units of work by kind."""
+    """What may be spent: seconds, bytes of address space (None: all that there are), units of work by kind."""
 
     seconds: float | None = SECONDS
     memory: int | None = None
@@ -94,13 +94,13 @@ def spend(kind: Work, amount: int) -> None:
 
 
 def next_analysis() -> None:
-    """Counts units of work from zero again: another model is analyzed. The deadline is that of the whole command."""
+    """Restarts the count of units of work for another model. The deadline is that of the whole command."""
     if _meter is not None:
         _meter.spent.clear()
 
 
 def left() -> Limits | None:
-    """What another process that helps may spend; None where nothing is limited."""
+    """What another process that helps may spend; None if nothing is limited."""
     if _meter is None:
         return None
     limits, deadline = _meter.limits, _meter.deadline
@@ -117,7 +117,7 @@ def limit_process(limits: Limits) -> None:
 
 @contextmanager
 def limited(limits: Limits) -> Iterator[None]:
-    """Limits what the body does; raises LimitError, in one line, that says what was too much."""
+    """Limits what the body does; raises LimitError, in one line that says what was too much."""
     global _meter
     outer, _meter = _meter, _Meter(limits)
     try:
@@ -136,7 +136,7 @@ def limited(limits: Limits) -> Iterator[None]:
 
 @contextmanager
 def _deadline(meter: _Meter) -> Iterator[None]:
-    """Raises LimitPassed in the body when the time is over; ends the process where it does not return to Python."""
+    """Raises LimitPassed in the body when the time is over; ends the process if the body does not return to Python."""
     seconds = meter.limits.seconds
     if (
         seconds is None
@@ -174,7 +174,7 @@ def _place(frame: Any) -> str:
 
 @contextmanager
 def _address_space(most: int | None) -> Iterator[None]:
-    """Lets allocations of the body fail that would take the process past so many bytes."""
+    """Makes allocations of the body fail if they would take the process past this many bytes."""
     if most is None:
         yield
         return

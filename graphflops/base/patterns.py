@@ -16,7 +16,7 @@ Module = TypeVar("Module", bound="ModuleNode")
 
 
 def modules_around(path: str) -> list[str]:
-    """The paths of the modules around one, outermost first; of a path of absurd length, the outermost hundred."""
+    """The paths of the modules around one, outermost first; for a path of absurd length, the outermost hundred."""
     parts = path.split(".", _OUTERMOST)
     return [".".join(parts[:end]) for end in range(1, len(parts))]
 
@@ -41,7 +41,7 @@ class ModuleNode(Struct, eq=False):
 
 
 def module_at(tree: dict[str, Module], path: str, types: Mapping[str, str]) -> Module:
-    """The module at a path of a tree, made where there is none. types: of modules, by path."""
+    """The module at a path of a tree, made if it is missing. types: of modules, by path."""
     if path not in tree:
         module, so_far = tree[""], ""
         for name in path.split(".", DEEPEST - 1):
@@ -54,17 +54,17 @@ def module_at(tree: dict[str, Module], path: str, types: Mapping[str, str]) -> M
 
 
 def is_within(path: str, module: str) -> bool:
-    """True if a path is that of the module, or of one in it; all are in the model, ""."""
+    """Whether a path is that of the module or of one inside it; all are inside the model, ""."""
     return not module or path == module or path.startswith(f"{module}.")
 
 
 def matches_module(pattern: str, path: str) -> bool:
-    """True if the pattern matches a module path: `*` matches one part between dots, `**` any number of parts."""
+    """Whether the pattern matches a module path: `*` matches one part between dots, `**` any number of parts."""
     return _meets(pattern.split("."), path.split("."), "**", _part)
 
 
 def matches_file(pattern: str, path: str) -> bool:
-    """True if the pattern matches a path: `*` matches one part between slashes, `**` any number of parts."""
+    """Whether the pattern matches a path: `*` matches one part between slashes, `**` any number of parts."""
     return _meets(pattern.split("/"), path.split("/"), "**", _part)
 
 

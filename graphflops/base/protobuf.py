@@ -29,6 +29,6 @@ def field(number: int, value: int | float | str | bytes) -> bytes:
 
 
 def packed(number: int, values: Iterable[int]) -> bytes:
-    """A repeated field of numbers from 0 on, as proto3 packs them; b"" without any."""
+    """A repeated field of non-negative numbers, packed as in proto3; b"" if there are none."""
     body = b"".join(map(bytes, map(varint, values)))
     return field(number, body) if body else b""

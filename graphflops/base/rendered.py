@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Rendered:
-    """A result that the formats of `graphflops.render` write. Its own type says which formats there are."""
+    """A result that the formats of `graphflops.render` write. Its type decides which formats there are."""
 
     __slots__ = ()
 

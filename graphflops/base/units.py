@@ -1,5 +1,5 @@
-"""Numbers, bytes, times and shares as text, the same in every output and message; names that differ in their
-numbers only, as one: `layers.0-35.mlp`.
+"""Numbers, bytes, times and shares as text, the same in every output and message; and names that differ only in their
+numbers, as one name: `layers.0-35.mlp`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def number(count: int) -> str:
 
 
 def power(figure: float) -> str:
-    """Four digits and a power of ten, as laws write FLOPs of training: `6.738e24`."""
+    """Four digits and a power of ten, in which scaling laws give training FLOPs: `6.738e24`."""
     return f"{figure:.3e}".replace("e+", "e").replace(".000e", "e")
 
 
 def exact(count: int) -> str:
-    """All digits of a number, with commas; of one that Python refuses to print, its power of ten."""
+    """All digits of a number, with commas; for a number that Python refuses to print, its power of ten."""
     return f"{count:,}" if count.bit_length() <= HUGE_BITS else number(count)
 
 
@@ -48,7 +48,7 @@ def parameters(count: int) -> str:
 
 
 def measured(quantity: str, count: int, unit: str = "") -> str:
-    """A quantity by its name, with its unit where one is given: `4.521 MFLOP`, `1.20 ms` of nanoseconds (`ns`)."""
+    """A quantity by name, with its unit if one is given: `4.521 MFLOP`, `1.20 ms` for nanoseconds (`ns`)."""
     if quantity.endswith("bytes"):
         return memory(count)
     if unit == "ns":
@@ -87,7 +87,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def in_parentheses(part: float, whole: float) -> str:
-    """The same behind a figure: ` (12.5 %)`; "" where there is nothing to share."""
+    """The same, after a figure: ` (12.5 %)`; "" if there is nothing to share."""
     return f" ({percent(part, whole)} %)" if whole else ""
 
 

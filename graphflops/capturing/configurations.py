@@ -1,6 +1,6 @@
 """Configurations of transformers, from a JSON file or a class with sizes, and the models that they describe.
 
-Weights of products may be in float8, as engines serve them: each product rounds its operand to float8, too.
+Weights of products may be in float8, as serving engines have them: each product then rounds its operand to float8 too.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ _LARGEST = 2**22  # bytes of a configuration
 _REMOTE = ("auto_map", "trust_remote_code")  # keys by which a configuration asks for code of its own
 # In any spelling: they may be fetched.
 _KERNELS = ("attn_implementation", "experts_implementation", "use_kernels")
-_BUILT = re.compile(
-    r"(layers?|blocks|depths?|experts)$"
-)  # keys that say how many modules are built, one by one
+_BUILT = re.compile(r"(layers?|blocks|depths?|experts)$")  # keys for how many modules are built, one by one
 _MOST_BUILT = 10_000
 # Mappings from a configuration to a model, the likeliest first: an encoder is a masked language model before a causal one.
 _MAPPINGS = (
@@ -71,7 +69,7 @@ def model_of(name: Name) -> Any:
             model = model_class._from_config(config, dtype=dtype).eval()
         else:
             model = model_class(config).to(dtype).eval()
-        # The weights of products are stored in float8, but for those that make logits, as published checkpoints do.
+        # Weights of products are stored in float8, except those that make logits, as in published checkpoints.
         if name.choices.quantize is not None and not to_float8(model, [model.get_output_embeddings()]):
             raise OptionError(
                 f"{name}: has no linear layers whose sizes are multiples of 16: leave out --quantize"
@@ -162,7 +160,7 @@ def _from_class(transformers: Any, name: Name) -> tuple[Any, Any]:
 
 
 def _likeliest_class(transformers: Any, config: Any, name: Name) -> Any:
-    """The model that transformers makes of a configuration: with a head where it has one."""
+    """The model class that transformers makes of a configuration: with a head if there is one."""
     auto = transformers.models.auto.modeling_auto
     for kind in (*_MAPPINGS, None):
         mapping = getattr(auto, f"MODEL_FOR_{kind}_MAPPING" if kind else "MODEL_MAPPING", {})
@@ -187,7 +185,7 @@ _OF_FLOAT8 = 16  # of rows and columns of a weight: others, torch._scaled_mm ref
 
 
 class Float8Linear(nn.Module):  # type: ignore[misc]
-    """An `nn.Linear` whose weight is float8, with one scale for the weight and one for the operand, both known beforehand.
+    """An `nn.Linear` with a float8 weight, and known scales for the weight and the operand.
 
     x: [..., in_features] -> [..., out_features] of the same type.
     """
@@ -214,7 +212,7 @@ class Float8Linear(nn.Module):  # type: ignore[misc]
 
 
 def to_float8(model: nn.Module, whole: Collection[nn.Module | None]) -> int:
-    """Put float8 weights into the linear layers of a model, but for those in `whole`; returns how many were changed."""
+    """Put float8 weights into the linear layers of a model, except those in `whole`; return how many were changed."""
     changed = 0
     for module in [*model.modules()]:
         for name, child in module.named_children():

@@ -1,7 +1,7 @@
-"""Records what eager execution holds: a module runs once on tensors without data, and so does the program made of it.
+"""Records what eager execution holds: a module runs once on tensors without data, and so does the program exported from it.
 
-Both runs are followed call by call of the dispatcher. What the program makes is found again in the module's run, by module,
-operator and sizes; when the memory of each is freed there is when Python let it go. What is not found again is made only
+Both runs are followed call by call of the dispatcher. Each call of the program is matched to one of the module's run, by
+module, operator and sizes. When the module's run frees a result, Python has let it go. A call without a match is made only
 while exporting: attention masks, and heads repeated for them.
 """
 
@@ -27,13 +27,13 @@ from graphflops.ops import operator
 
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 _LARGEST_VALUE = 2**20  # numbers of a result that is computed
-_TOKEN = 3  # what integers in inputs without data are taken to be: of vocabularies, hardly padding, a beginning or an end
+_TOKEN = 3  # the assumed value of integers in inputs without data: hardly a padding, first or last token
 # A tensor that code spells out: in a program, a copy of what exporting keeps of it.
 _EAGERLY = {"aten.lift_fresh_copy.default": "aten.lift_fresh.default"}
 
 
 class Made(NamedTuple):
-    """One call. key: what it is found again by; memory: numbers of the storages of its results; node: of the program."""
+    """One call. key: what it is matched by. memory: numbers of its results' storages. node: that of the program."""
 
     key: tuple[object, ...]
     memory: tuple[int, ...]
@@ -41,17 +41,17 @@ class Made(NamedTuple):
 
 
 class Followed(TorchDispatchMode):  # type: ignore[misc]
-    """Follows the calls of one run. An attention is one call, whatever it consists of."""
+    """Follows the calls of one run. An attention counts as one call, whatever it runs."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[Made] = []
         self.freed: dict[int, int] = {}  # by number of a storage: the call after which nothing refers to it
-        # What each hides without a mask: "none", "causal", or "" where it has a mask.
+        # By attention, what it hides without a mask: "none" or "causal"; "" if it has a mask.
         self.attentions: list[str] = []
         self.module, self.node = "", ""
         self.is_inside = False
-        # By address of a storage's object: a weak reference, its number.
+        # By address of a storage's object: a weak reference, and its number.
         self.numbers: dict[int, tuple[Any, int]] = {}
         self.count = 0
         self.values = WeakTensorKeyDictionary()  # of results that hang on no data: the same on the CPU
@@ -71,7 +71,7 @@ class Followed(TorchDispatchMode):  # type: ignore[misc]
         return results
 
     def give_integers(self, inputs: Any, given: Any) -> None:
-        """Knows the integers in inputs, `given` with data or taken to be tokens: libraries ask whether they are padding."""
+        """Note integers in inputs, `given` with data or assumed to be tokens: libraries ask whether they are padding."""
         leaves = torch.utils._pytree.tree_leaves
         for tensor, own in zip(leaves(inputs), leaves(given), strict=True):
             is_whole = isinstance(tensor, torch.Tensor) and own.dtype == torch.int64
@@ -83,11 +83,11 @@ class Followed(TorchDispatchMode):  # type: ignore[misc]
     def evaluate(
         self, func: Any, given: tuple[Any, Any], result: Any, *, writes: bool = False, is_random: bool = False
     ) -> None:
-        """Computes a small result that hangs on no number of inputs and weights, as a mask of ones: models ask for it."""
+        """Compute a small result that depends on no data, such as a mask of ones: models ask for it."""
         tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(given) if isinstance(leaf, torch.Tensor)]
         is_known = not is_random and all(tensor in self.values or has_data(tensor) for tensor in tensors)
         if writes and not is_known:
-            self.values.clear()  # what is written to may be seen through any of them
+            self.values.clear()  # a write may be seen through any of them
         is_small = isinstance(result, torch.Tensor) and result.numel() <= _LARGEST_VALUE
         if not (is_known and is_small):
             return
@@ -128,9 +128,9 @@ class Followed(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _run_without_data(func: Any, args: Any, kwargs: Any) -> Any:
-    """What a call gives on tensors without data.
+    """The result of a call on tensors without data.
 
-    Some of torch's functions for these refuse float32, which the kernel takes; sizes and strides are those of bfloat16.
+    Some of torch's functions for these refuse float32, which the kernel accepts; sizes and strides are those of bfloat16.
     """
     try:
         return func(*args, **kwargs)
@@ -145,7 +145,7 @@ def _run_without_data(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _as_type(before: torch.dtype, after: torch.dtype, given: Any) -> Any:
-    """Tensors of another type than they are, as they lie in memory."""
+    """The arguments with tensors of another type, and the same strides."""
 
     def changed(x: Any) -> Any:
         return torch.empty_like(x, dtype=after) if x.dtype == before else x
@@ -213,11 +213,11 @@ def has_data(value: Any) -> bool:
 
 
 _MOST_EQUAL_PAIRS = 4_000_000  # of calls of both runs: a second
-_FOREVER = 2**62  # a call after the last: what is never freed
+_FOREVER = 2**62  # a call after the last: for memory that is never freed
 
 
 class _Program(fx.Interpreter):  # type: ignore[misc]
-    """Runs a program, and tells a run which call of it, of which module, is running."""
+    """Runs a program, and tells the run which of the program's calls is running, and in which module."""
 
     def __init__(self, module: fx.GraphModule, run: Followed) -> None:
         super().__init__(module)
@@ -241,7 +241,7 @@ class _Program(fx.Interpreter):  # type: ignore[misc]
 
 
 def _name(node: fx.Node) -> str:
-    """The value of a node, the first one of several: of a graph that it runs, or of a tuple."""
+    """The value of a node; the first if it has several results, or is a graph that it runs."""
     first = next(iter(node.users), node)
     is_several = first.target is getitem and not isinstance(node.meta.get("val"), torch.Tensor)
     return str(first.name if is_several else node.name)
@@ -252,12 +252,12 @@ def recorded(
     inputs: tuple[tuple[Any, ...], Mapping[str, Any]],
     program: torch.export.ExportedProgram,
 ) -> EagerRun | None:
-    """What one eager run of a module holds, in terms of its program; None where it does not run without data.
+    """What one eager run of a module holds, in terms of its program; None if the module does not run without data.
 
-    inputs: positional and named ones. Nothing is computed, also where the module and its inputs are real.
+    inputs: positional and named ones. Nothing is computed, even if the module and its inputs are real.
     """
     weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    # Where most weights are; libraries make single ones on the CPU, whatever they are told.
+    # The device of most weights; libraries make single ones on the CPU in any case.
     devices = [weight.device for weight in weights.values()] or [torch.device("cpu")]
     device = max(devices, key=devices.count)
     fake = next((weight.fake_mode for weight in weights.values() if isinstance(weight, FakeTensor)), None)
@@ -298,14 +298,14 @@ def _flat(program: torch.export.ExportedProgram, args: Any, kwargs: Any) -> list
 def _matched(
     program: torch.export.ExportedProgram, eager: Followed, exported: Followed, memory: Mapping[str, int]
 ) -> EagerRun | None:
-    # By place in `ours`: the place in `theirs` of the same call.
+    # By place in `ours`: the place of the same call in `theirs`.
     blocks = matching_blocks(
         [call.key for call in exported.calls], [call.key for call in eager.calls], _MOST_EQUAL_PAIRS
     )
     there = {a + i: b + i for a, b, size in blocks for i in range(size)}
     values = [*memory]
     place_of_node = {name: place for place, name in enumerate(values)}
-    # By storage of the program's run: the first call that gives it and is found again, and which result.
+    # By storage of the program's run: the first matched call that makes it, and which result it is.
     maker: dict[int, tuple[int, int]] = {}
     calls_of: dict[str, list[int]] = {}
     for index, call in enumerate(exported.calls):
@@ -317,7 +317,7 @@ def _matched(
     until = []
     for name in values:
         index, result = maker.get(memory[name], (-1, 0))
-        own = calls_of.get(name, [index])  # what is not dispatched gives its operand back: `detach_`
+        own = calls_of.get(name, [index])  # a call that is not dispatched returns its operand: `detach_`
         if own != [-1] and not any(call in there for call in own):
             until.append(-1)
             continue
@@ -339,9 +339,9 @@ def _matched(
 def _keep_for_readers(
     program: torch.export.ExportedProgram, until: list[int], place_of_node: Mapping[str, int]
 ) -> None:
-    """Holds what a later call of the program reads: eager execution may make it anew there, as a mask of each layer.
+    """Keeps what a later call of the program reads, although eager execution may make it anew there, like a layer's mask.
 
-    A product that it does not make, where it computes in another way, stands for what it makes instead.
+    A product that eager execution does not make, because it computes in another way, stands for what it makes instead.
     """
     for node in reversed(program.graph.nodes):
         own = place_of_node.get(_name(node), -1)
@@ -356,13 +356,13 @@ def _keep_for_readers(
 def _places(
     eager: Followed, exported: Followed, there: Mapping[int, int], place_of_node: Mapping[str, int]
 ) -> list[int]:
-    """By call of the eager run: the latest value of the program that is made by then, -1 before the first.
+    """By call of the eager run, the latest value of the program that is made by then; -1 before the first.
 
-    A value that no call makes, as `type_as` of the same type gives its operand back, is made as soon as the one before it:
-    it reads an operand that is freed before the next call.
+    A value that no call makes, such as `type_as` of the same type, which returns its operand, is made right after the value
+    before it: it reads an operand that is freed before the next call.
     """
     called = {call.node for call in exported.calls}
-    before_next = {-1: -1}  # by place of a value: the last place before the next call's
+    before_next = {-1: -1}  # by place of a value: the last place before that of the next call
     end = len(place_of_node) - 1
     for name, place in reversed([*place_of_node.items()]):
         before_next[place] = end

@@ -1,10 +1,10 @@
-"""What torch runs on a GPU, on tensors that pretend to lie on a CPU, where torch would run other calls.
+"""What torch runs on a GPU, run on tensors that pretend to be on a CPU, where torch would make other calls.
 
 Operators that choose by device (scaled_dot_product_attention, rms_norm, dropout) get a choice of their own below autograd's
-dispatch, so that it holds wherever they are called from: a module, a checkpoint that runs again, another operator.
+dispatch, so that it applies wherever they are called: in a module, in a checkpoint that runs again, in another operator.
 
-torch.autocast has another list of operators for a GPU. Recurrent layers are cuDNN's one call for all layers and steps there,
-and one for their gradients.
+torch.autocast has another list of operators for a GPU. There, recurrent layers are one call of cuDNN for all layers and
+steps, and one for their gradients.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WITH_STATISTICS = frozenset({"layer_norm", "batch_norm"})
 
 @contextlib.contextmanager
 def gpu_functions() -> Iterator[None]:
-    """Within it, calls are those of a GPU, and a GPU that is named is the CPU."""
+    """Within this context, calls are those of a GPU, and a GPU that is named is the CPU."""
     OnCpu.names_gpu = False
     library = torch.library.Library("aten", "IMPL")
     functions: dict[str, Callable[..., Any]] = {
@@ -49,7 +49,7 @@ def gpu_functions() -> Iterator[None]:
         functions["rms_norm"] = _rms_norm
     for name, function in functions.items():
         library.impl(name, function, "AutogradCPU")
-    for name, function in (  # of which torch does not know the shapes
+    for name, function in (  # torch does not know the shapes of their results
         ("_cudnn_rnn_backward", gradients),
         ("batch_norm_stats", _like_channels),
         ("batch_norm_gather_stats_with_counts", lambda x, mean, *_: _like_channels(x)),
@@ -68,7 +68,7 @@ def gpu_functions() -> Iterator[None]:
 
 
 def gpu_results(call: Any, results: Any) -> Any:
-    """What a call gives on a GPU: norms of 16 bits keep means and variances in float32."""
+    """The results of a call on a GPU: 16-bit norms keep means and variances in float32."""
     if not isinstance(results, tuple) or operator(str(call)).name not in _WITH_STATISTICS:
         return results
     return (results[0], *[each.float() if each.dtype in _HALF else each for each in results[1:]])
@@ -162,7 +162,7 @@ def _dropout(x: Any, p: float, train: bool) -> Any:
 
 
 def _wide(call: Any, x: Any, dim: int, dtype: Any = None) -> Any:
-    """Of 16 bits to float32 in one call."""
+    """Converts 16 bits to float32 within the call."""
     is_wider = x.dtype in _HALF and dtype == torch.float32
     return call(x if is_wider or dtype is None else x.to(dtype), dim, is_wider)
 
@@ -175,11 +175,11 @@ def _rms_norm(x: Any, normalized_shape: list[int], weight: Any = None, eps: floa
 
 
 class _FusedRmsNorm(torch.autograd.Function):  # type: ignore[misc]
-    """The norm in one call, forward and backward, which has no derivative of its own on a CPU."""
+    """The norm as one call, forward and backward; on a CPU it has no derivative of its own."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, shape: list[int], weight: Any, eps: float | None) -> Any:
-        """The norm over the last axes; keeps x, the weight and the roots by row."""
+        """The norm over the last axes; saves x, the weight and the root of each row."""
         with torch._C._AutoDispatchBelowAutograd():
             out, roots = _ATEN._fused_rms_norm.default(x, shape, weight, eps)
         ctx.save_for_backward(x, weight, roots)
@@ -210,7 +210,7 @@ def _sums(gradient: Any, x: Any, mean: Any, invstd: Any, weight: Any, *wants: bo
 
 
 def at_most(call: Any, args: Any) -> Any:
-    """The largest results that a call can give whose sizes its data decide; None where they have no such limit."""
+    """The largest results that a call with data-dependent sizes can give; None if they have no such limit."""
     x, name = args[0], call._schema.name.removeprefix("aten::")
     if name == "nonzero":
         return x.new_empty((x.numel(), x.dim()), dtype=torch.int64)
@@ -227,7 +227,7 @@ def at_most(call: Any, args: Any) -> Any:
 
 
 def _numbers(index: Any) -> list[Any]:
-    """What stands for an index: of a mask a number along each axis for all that it may choose."""
+    """Stands for an index; a mask becomes one number along each axis for every element that it may select."""
     if index is None or index.dtype not in (torch.bool, torch.uint8):
         return [index]
     return [index.new_empty(index.numel(), dtype=torch.int64) for _ in index.shape]
@@ -278,7 +278,7 @@ def _overloads() -> list[Any]:
 
 
 def _as_treated(overload: Any, treatment: Treatment) -> Callable[..., Any]:
-    """The call of an operator with its operands, or the type of its result, as autocast has them."""
+    """The call of an operator with its operands, or with the type of its result, as autocast treats them."""
     has_type = any(argument.name == "dtype" for argument in overload._schema.arguments)
 
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -303,7 +303,7 @@ def _is_converted(value: Any) -> bool:
 
 
 _LSTM = "lstm"
-_CELLS = (_LSTM, "gru")  # whose reserve is known
+_CELLS = (_LSTM, "gru")  # those with a known reserve
 
 
 class _Options(NamedTuple):
@@ -322,7 +322,7 @@ class _Options(NamedTuple):
 
 
 def gradients(x: Any, weight: Any, stride0: int, buffer: Any, hx: Any, cx: Any, *rest: Any) -> Any:
-    """Results of cuDNN's gradient without data, of which torch does not know the shapes."""
+    """Results of cuDNN's gradients without data; torch does not know their shapes."""
     *wanted, wants_weights = rest[-1]
     found = zip((x, hx, cx), wanted, strict=True)
     single = [torch.empty_like(each) if each is not None and is_wanted else None for each, is_wanted in found]

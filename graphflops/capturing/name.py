@@ -1,5 +1,5 @@
 """Names of models in libraries, how they are captured (`hf:LlamaConfig(num_hidden_layers=2)@phase=decode`), and what is
-exported of them: a module with example inputs, and which axes stay open; of timm and torchvision here.
+exported: a module with example inputs, and the axes that stay open. Models of timm and torchvision are made here.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Choices(Record, frozen=True):
     batch: int = 1  # sequences or images
     length: int = 128  # tokens (samples of sound) of an input
     context: int = 1024  # tokens that a cache holds before a decode step
-    image_size: int | None = None  # height and width in pixels, as the model's configuration says where None
+    image_size: int | None = None  # height and width in pixels; None: by the model's configuration
     dynamic: tuple[str, ...] = ()  # axes that stay open, of AXES, from 2 on
-    dtype: str | None = None  # of parameters, as the library chooses where None
+    dtype: str | None = None  # of parameters; None: as the library chooses
     phase: str | None = None  # of PHASES; without one, prefill for a model with its own cache, else forward
     cache: str = "dynamic"  # of CACHES
-    weights: str | None = None  # path of a file whose header says the dtype
+    weights: str | None = None  # path of a file whose header has the dtype
     quantize: str | None = None  # of QUANTIZED, what weights of products are stored and multiplied in
 
     def __post_init__(self) -> None:
@@ -85,9 +85,9 @@ class Name(Record, frozen=True):
 
 
 def parsed(text: str, choices: Choices | None = None) -> Name | None:
-    """The name of a model of a library; None for other text, and for a file that is called so.
+    """The name of a library's model; None for other text, and for a name that a file has.
 
-    choices: those that the text does not make. Raises OptionError for what is malformed.
+    choices: those that the text does not make. Raises OptionError for a malformed text.
     """
     library, colon, rest = text.partition(":")
     if not colon or library not in LIBRARIES or os.path.exists(text):
@@ -119,9 +119,9 @@ class Example(Record, frozen=True):
 
     module: Any
     inputs: Mapping[str, Any]
-    # By position of a tensor among the leaves of `inputs`, by its axis: what the axis is called.
+    # By position of a tensor among the leaves of `inputs`, and by axis: the name of the axis.
     open_axes: Mapping[int, Mapping[int, str]]
-    # Of the inputs by name, what the module computes; None for what its own forward does.
+    # Computes what the module returns from its inputs by name; None: the module's own forward does.
     results: Callable[[Mapping[str, Any]], Any] | None = None
 
     @contextmanager
@@ -174,7 +174,7 @@ def library(name: Name) -> Any:
 
 
 def unknown(name: Name, there: Iterable[str]) -> ModelError:
-    """The error for a model that a library does not have, with those that are called nearly so."""
+    """The error for a model that a library does not have, with similar names."""
     from difflib import get_close_matches  # no other command needs it
 
     near = get_close_matches(name.target, [*there], 3)

@@ -40,7 +40,7 @@ def devices(axes: Mapping[str, int], rank: int) -> Iterator[Any]:
 
     if dist.is_initialized():
         raise OptionError("torch.distributed is initialized here: record in a process of its own")
-    # What collectives give without data, which later releases know by themselves.
+    # Results of collectives without data, which later releases know by themselves.
     with contextlib.suppress(ImportError):
         import_module("torch.distributed._tools.fake_collectives")
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=prod(axes.values()))
@@ -53,7 +53,7 @@ def devices(axes: Mapping[str, int], rank: int) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def pretended() -> Iterator[FakeTensorMode]:
-    """Tensors without data, and what torch does on a GPU where it does otherwise on a CPU."""
+    """Tensors without data, and what torch does on a GPU where it differs from a CPU."""
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with contextlib.ExitStack() as stack:
         for place, name, function in _instead():
@@ -85,7 +85,7 @@ def _instead() -> Iterator[tuple[Any, str, Any]]:
         (import_module("torch.nn.parallel.data_parallel"), "_get_available_device_type", _nothing),
         (dist.Reducer, "_rebuild_buckets", _nothing),  # which reads data of ranks
         (dist, "Reducer", _with_buckets),
-        # Converting a module swaps its parameters, which torch refuses where weak references exist, as here.
+        # Converting a module swaps its parameters, which torch refuses if weak references to them exist, as here.
         (torch.utils, "weakref", mock.Mock(getweakrefs=lambda _: [])),
         # It draws again until no number is out of bounds, which it reads: the tensor stays as it is.
         (torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor),
@@ -117,16 +117,16 @@ def _of_fsdp() -> Iterator[tuple[Any, str, Any]]:
 
 @contextlib.contextmanager
 def _uncompiled(fake: FakeTensorMode) -> Iterator[None]:
-    """Within it, what is to be compiled runs as it is; `is_compiled` of the mode says whether anything is."""
+    """Within this context, nothing is compiled; `is_compiled` of the mode says whether something would be."""
     fake.is_compiled = False
 
     def as_given(model: Any = None, *_: Any, **__: Any) -> Any:
-        """In place of `torch.compile`, also with options alone."""
+        """Replaces `torch.compile`, also when called with options only."""
         fake.is_compiled = True
         return as_given if model is None else model
 
     def as_it_is(compiler: Any) -> None:
-        """In place of the compiler of what was compiled before, as modules do that are imported."""
+        """Replaces the compiler of functions that were compiled before, as imported modules do."""
         fake.is_compiled |= compiler not in (None, False)
 
     with contextlib.ExitStack() as stack:
@@ -242,7 +242,7 @@ def _with_buckets(
 
 
 def _with_future(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The collective, whose work has a future with its tensor, which hooks of DDP read: a pretended one has none."""
+    """The collective, with a future for its work, which hooks of DDP read: pretended work has none."""
 
     def called(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         work = function(tensor, *args, **kwargs)
@@ -259,7 +259,7 @@ def _told_by_all(objects: list[Any], own: Any, *_: Any, **__: Any) -> None:
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """In place of what ranks tell one another."""
+    """Replaces what ranks tell each other."""
 
 
 def _with_real_tensors() -> list[tuple[Any, str]]:
@@ -277,7 +277,7 @@ def _with_real_tensors() -> list[tuple[Any, str]]:
 
 
 def _outside(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, outside of the mode of tensors without data; a mesh of GPUs is one of CPUs."""
+    """The function, outside of the mode of tensors without data; a mesh of GPUs becomes one of CPUs."""
 
     def called(*args: Any, **kwargs: Any) -> Any:
         given = {name: _device_type(value) for name, value in kwargs.items()}
@@ -292,7 +292,7 @@ def _device_type(value: Any) -> Any:
 
 
 def groups(mesh: Any) -> list[RecordedGroup]:
-    """The groups that the rank is in, each with the axes of the mesh that it lies along."""
+    """The groups that the rank is in, each with the axes of the mesh that it spans."""
     axes = mesh.mesh_dim_names
     along: dict[tuple[int, ...], str] = {}
     place = mesh.get_coordinate()

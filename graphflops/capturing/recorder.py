@@ -1,6 +1,6 @@
 """Records what one eager step dispatches: forward, loss, backward, optimizer, with its memory and its collectives.
 
-The mode sits under the dispatch of DTensor and other subclasses, so the calls are those on local tensors.
+The mode is below the dispatch of DTensor and other subclasses, so the calls are those on local tensors.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _DEEPEST = 4  # tensors around a local one
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
-    """Follows the calls of one step on tensors of a fake mode. keeps: whether it notes them."""
+    """Follows the calls of one step on tensors of a fake mode. keeps: whether it records them."""
 
     def __init__(self, fake: Any, *, keeps: bool = True) -> None:
         super().__init__()
@@ -60,9 +60,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.modules: dict[str, str] = {"": ""}  # types by path
         self.module_numbers: dict[str, int] = {"": 0}
         self.sources: dict[str, int] = {"": 0}
-        # By address of a storage's object: a weak reference, its number.
+        # By address of a storage's object: a weak reference, and its number.
         self.numbers: dict[int, tuple[Any, int]] = {}
-        self.known: dict[tuple[Any, ...], int] = {}  # the value of a layout in a storage, as last written
+        self.known: dict[tuple[Any, ...], int] = {}  # by storage and layout, the value last written there
         self.base: dict[int, int] = {}  # by storage: its first value
         self.resized: set[int] = set()
         self.phase: Phase = "forward"
@@ -72,7 +72,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         # Module, line and stream of each autograd node of the forward.
         self.made_at: dict[int, tuple[tuple[str, str], str, int]] = {}
         self.place: tuple[tuple[str, str], str, int] = ("", ""), "", 0
-        self.away: dict[int, StorageKind] = {}  # of what is on the host, what it would be on a device
+        self.away: dict[int, StorageKind] = {}  # by storage on the host, the kind it would be on a device
         self.offloads = False  # `fully_shard` takes gradients to the CPU, which updates its parameters
         self.wrapped = self.hooked = 0  # since the last call: calls that Python dispatched, and hooks
         self.after_backward: Callable[[], None] = lambda: None
@@ -85,7 +85,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self.wrapped += 1
             return NotImplemented  # its own dispatch calls again, on local tensors
         try:
-            # A wait gives back its tensor; a pretended one would give memory of its own.
+            # A wait returns its tensor; a pretended wait would return new memory.
             results = args[0] if func is _WAIT else gpu_results(func, func(*args, **kwargs))
         except DataDependentOutputException:
             if func is not _READ:
@@ -98,7 +98,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 raise
             self.guesses = True
         is_noted = self.keeps and func.namespace not in _NO_CALLS and func not in _QUERIES
-        # `transpose_` makes its operand another view of its memory, as which the next call finds it.
+        # `transpose_` makes its operand another view of its memory, which the next call reads.
         if is_noted and torch.Tag.inplace_view not in func.tags:
             self.hooked += is_of_a_mode(sys._getframe(1))
             self.note(func, args, kwargs, results)
@@ -137,9 +137,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self.updates.add(len(self.calls) - 1)
 
     def choose_device(self, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
-        """A call runs where its operands are, of which those without axes may be anywhere.
+        """A call runs where its operands are; operands without axes may be anywhere.
 
-        Of operands from both sides torch computes nothing: the step has made some of them on a device that it does not name.
+        torch computes nothing with operands on both sides: the step has made some of them on a device that it does not name.
         """
         numbers = {self.storage(tensor) for tensor in [x for x in given if x.dim()] or given}
         there = numbers & self.away.keys()
@@ -158,7 +158,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return getattr(tensor, "fake_mode", None) is self.fake
 
     def phase_now(self) -> Phase:
-        """What follows a backward outside of modules is the update: of gradients by their norm, of weights."""
+        """After a backward, calls outside of modules are the update: norms of gradients, changes of weights."""
         if torch._C._current_graph_task_id() != -1:
             return "backward"
         if self.phase == "backward":
@@ -168,7 +168,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return "forward"
 
     def place_now(self) -> tuple[tuple[str, str], str, int]:
-        """The module, the line and the stream of a call; of a gradient those of its forward."""
+        """The module, the line and the stream of a call; for a gradient, those of its forward call."""
         if self.phase == "backward" and not self.around:
             node = torch._C._current_autograd_node()
             return self.place if node is None else self.made_at.get(node._sequence_nr(), self.place)
@@ -197,7 +197,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return {"o": str(value)} if not isinstance(value, torch.ScriptObject) else _named(value)
 
     def value(self, tensor: torch.Tensor) -> int:
-        """The value that a tensor is; one that no call made is a view of what its memory holds, or was there before."""
+        """The value of a tensor; if no call made it, it is a view of what its memory holds, or it existed before."""
         number = self.storage(tensor)
         key = _layout(number, tensor)
         if key not in self.known:
@@ -250,7 +250,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def follow(self, storage: Any) -> int:
         number = len(self.storages)
-        # What the call that is being noted makes is there from that call on.
+        # What the call that is being recorded makes exists from that call on.
         self.storages.append(Storage("", "value", len(self.calls), -2, int(storage.nbytes())))
         self.numbers[id(storage)] = weakref.ref(storage, lambda _: self.let_go(number)), number
         return number
@@ -300,8 +300,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 memory.kind, memory.name = "gradient", name
 
     def step(self, rank: int, axes: list[tuple[str, int]], groups: list[RecordedGroup]) -> RecordedStep:
-        """What was recorded. Memory of a phase that frees it again is temporary, and so are gathered parameters."""
-        # What lies between backwards, as messages of a pipeline do, is no update where no optimizer follows it.
+        """The recorded step. Memory that is freed in its own phase is temporary, and so are gathered parameters."""
+        # Calls between backwards, such as a pipeline's messages, are no update unless an optimizer follows.
         operators, follows = [*self.operators], False
         for place, call in reversed([*enumerate(self.calls)]):
             if call.phase != "optimizer" or operator(operators[call.operator]).name in _TO_ONE:

@@ -1,8 +1,8 @@
 """Captures a model of a library: name -> programs.
 
-Writes captured programs to one `.pt2`: those of several phases lie in it by name.
-Keeps libraries from the network while they build a model: their code may run, nothing may be fetched.
-Runs functions at the same time, in forked processes.
+Writes captured programs to one `.pt2`; those of several phases are stored by name.
+Keeps libraries off the network while they build a model: their code may run, but nothing may be fetched.
+Runs functions in parallel, in forked processes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def captured(name: Name, *, joint: bool = False, training: bool = False) -> dict
 
 
 def exports(name: Name, *, joint: bool, training: bool) -> dict[str, Callable[[], Captured]]:
-    """What exports each phase of a model. Raises ModelError for one that cannot be built."""
+    """By phase of a model, what exports it. Raises ModelError for a model that cannot be built."""
     if importlib.util.find_spec("torch") is None:
         raise ModelError(f"{name}: needs torch: pip install 'graphflops[capture]'")
     examples = _said(name, "cannot be built", lambda: _examples(name, training=training or joint))
@@ -106,9 +106,9 @@ def _exported(example: Example, *, joint: bool) -> Captured:
 
 @contextlib.contextmanager
 def _for_torch(module: Any) -> Iterator[None]:
-    """Within it, a library's code runs as without an export where all it asks is whether there is one.
+    """Within this context, a library's code runs as without an export if all that it asks is whether there is one.
 
-    It has calls for runtimes without an operator of torch's then, as substitution row by row for `solve_triangular`.
+    During an export, it makes calls for runtimes without torch's operators, such as a loop over rows for `solve_triangular`.
     """
     asked, asks_more = "is_torchdynamo_exporting", "is_torchdynamo_compiling"
     homes = {type(one).__module__ for one in module.modules()}
@@ -128,7 +128,7 @@ def _examples(name: Name, *, training: bool) -> Mapping[str, Example]:
 
 
 def _said(name: Name, problem: str, function: Callable[[], Any]) -> Any:
-    """What a function returns; an error of the library or of torch becomes one line that says what to change."""
+    """The result of a function; an error of the library or of torch becomes one line that says what to change."""
     try:
         return function()
     except GraphflopsError:
@@ -150,7 +150,7 @@ def _said(name: Name, problem: str, function: Callable[[], Any]) -> Any:
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Nothing that libraries log, warn or print reaches the user: what they say is raised too, and told in one line."""
+    """Nothing that libraries log, warn or print reaches the user; errors are raised too, and reported in one line."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -215,7 +215,7 @@ def save(captured: Mapping[str, Captured], path: str) -> None:
 
 
 def join(parts: Mapping[str, str], path: str) -> None:
-    """One file of those that `save` wrote of one phase each. parts: paths by phase."""
+    """Join files that `save` wrote for one phase each. parts: paths by phase."""
     from torch.export.pt2_archive._package import PT2ArchiveReader, PT2ArchiveWriter
 
     with PT2ArchiveWriter(path) as whole:
@@ -223,11 +223,11 @@ def join(parts: Mapping[str, str], path: str) -> None:
             with PT2ArchiveReader(part) as own:
                 for name in own.get_file_names():
                     folder, _, last = name.rpartition("/")
-                    if not folder or folder == ".data":  # what every file says of itself
+                    if not folder or folder == ".data":  # every file's own description
                         continue
                     content = own.read_bytes(name)
                     if last.endswith("_config.json") and folder in _TENSORS:
-                        # What says in which file each tensor is; those of other phases have the same names.
+                        # The list of the file for each tensor; the files of other phases have the same names.
                         config = json.loads(content)
                         for tensor in config["config"].values():
                             tensor["path_name"] += f"_{phase}"
@@ -267,11 +267,11 @@ def offline() -> Iterator[None]:
 
 
 def at_once(functions: Sequence[Callable[[], None]]) -> None:
-    """Run functions that say by files what they found: the first here, each other in a process, or one after the other
-    where none can be forked. Raises the error of the first that fails; ModelError where a process is killed.
+    """Run functions that leave their results in files: the first here, each other in a process, or all here in sequence if
+    none can be forked. Raises the error of the first that fails; ModelError if a process is killed.
     """
     first, *others = functions
-    # On macOS libraries of the system start threads that a forked process lacks.
+    # On macOS, system libraries start threads that a forked process lacks.
     if "fork" not in multiprocessing.get_all_start_methods() or sys.platform == "darwin":
         for function in functions:
             function()
@@ -283,7 +283,7 @@ def at_once(functions: Sequence[Callable[[], None]]) -> None:
             receiver, sender = context.Pipe(duplex=False)
             process = context.Process(target=_run, args=(function, sender))
             process.start()
-            sender.close()  # so that the end of the process is the end of what it sends
+            sender.close()  # so that what it sends ends when the process ends
             started.append((process, receiver))
         first()
         for _, receiver in started:

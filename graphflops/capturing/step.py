@@ -27,15 +27,15 @@ from graphflops.graph import Graph, Origin
 Mesh = Mapping[str, int]
 _NAMES = ("module", "inputs", "optimizer", "loss")
 _READS = "it reads numbers from its data, which a recording does not have: leave .item() and printing out"
-# By words of an error, what to do.
+# By words of an error, the advice.
 _ADVICE = {
     "DataDependent": _READS,
     "_local_scalar_dense": _READS,
     "FlexAttention": "flex_attention is not recorded: let the factory use scaled_dot_product_attention",
     "_pack_padded_sequence": "packed sequences are not recorded: let the factory give padded ones",
     "shape_env must not be None": "jagged tensors are not recorded: let the factory pad them",
-    "_set_forward_pass_work_handle": "join of DDP is not recorded: leave it out, all ranks have as many inputs here",
-    "PipeliningMetadataError": "no other rank tells shapes here: give PipelineStage input_args and output_args",
+    "_set_forward_pass_work_handle": "join of DDP is not recorded: leave it out, since all ranks have as many inputs here",
+    "PipeliningMetadataError": "no rank tells another its shapes here: give PipelineStage input_args and output_args",
     "UnsupportedOperatorException: c10d": "this torch has no collectives without data: record with a later one",
 }
 
@@ -47,14 +47,14 @@ def record(
     """Records one eager step of one rank of a mesh; nothing is computed, and no second process runs.
 
     factory: returns (module, inputs), (module, inputs, optimizer) or (module, inputs, optimizer, loss), or a dict of these
-        names; or a function, the step itself. It is called with `mesh`, a DeviceMesh, where it has a parameter of that name.
+        names; or a function, the step itself. It is called with `mesh`, a DeviceMesh, if it has a parameter of that name.
         inputs: a tensor, a tuple, or a dict of named ones. loss: of what the module returns. Without loss and optimizer the
         step is an inference.
-    mesh: devices by axis, the outermost first, `{"dp": 8, "tp": 4}`; None for one device. rank: the one that is recorded.
+    mesh: devices by axis, the outermost first, `{"dp": 8, "tp": 4}`; None for one device. rank: the recorded one.
     open_axes: axes whose sizes are left open in the file, so that it can be analyzed on other meshes; the step is recorded
-        on smaller ones too, 3 in all for one axis, 5 for two. Of rank 0.
+        on smaller ones too, 3 in all for one axis, 5 for two. Only for rank 0.
     file: where the step is saved for `analyze`.
-    Raises ModelError, in one line, where the step cannot be recorded, OptionError for a mesh that is none.
+    Raises ModelError, in one line, if the step cannot be recorded; OptionError for an invalid mesh.
     """
     axes = dict(mesh or {})
     _check_mesh(axes, rank, open_axes)
@@ -117,7 +117,7 @@ def _recorded(factory: Callable[..., Any], axes: Mesh, rank: int) -> RecordedSte
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Within it no garbage is collected: when that runs is chance, what it frees too, and it takes a tenth of the time."""
+    """Within this context no garbage is collected, because when that runs is random, and it takes a tenth of the time."""
     was_collecting = gc.isenabled()
     gc.disable()
     try:
@@ -128,7 +128,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def _step(given: Any) -> tuple[Callable[[], Any], list[tuple[str, torch.Tensor]]]:
-    """What runs a step of what a factory returns, and the inputs by name."""
+    """What runs a step that a factory returns, and the inputs by name."""
     if callable(given) and not isinstance(given, torch.nn.Module):
         return given, []
     parts: dict[str, Any] = given if isinstance(given, dict) else {}
@@ -268,9 +268,9 @@ def plain(name: str) -> str:
 
 @contextlib.contextmanager
 def _moved(recorder: Recorder) -> Iterator[None]:
-    """Tells a recorder of memory that moves without a call: given back or taken again by itself, kept on the host.
+    """Reports to a recorder memory that moves without a call: freed or allocated again by itself, kept on the host.
 
-    `save_on_cpu` copies what it keeps, and copies it back, which torch does not for a CPU.
+    `save_on_cpu` copies what it saves, and copies it back, which torch does not do on a CPU.
     """
     resize = torch.UntypedStorage.resize_
 
@@ -323,7 +323,7 @@ def _saved(recorder: Recorder) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _naming_shards(recorder: Recorder) -> Iterator[None]:
-    """Tells a recorder whose parameters FSDP gathers, which it does ahead of time, and whose gradients it reduces."""
+    """Tells a recorder which parameters FSDP gathers (it does so ahead of time), and which gradients it reduces."""
     from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
     def named(function: Callable[..., Any]) -> Callable[..., Any]:

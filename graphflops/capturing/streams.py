@@ -1,4 +1,4 @@
-"""What `torch.cuda` says of a GPU that the machine lacks, and streams and events, of which a step names its own."""
+"""`torch.cuda` of a GPU that the machine lacks, and streams and events, for which a step may make its own."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _set(stream: Stream) -> None:
 
 @contextlib.contextmanager
 def streams() -> Iterator[None]:
-    """Within it torch.cuda has an H200 for each rank, and streams, the first of which calls are in."""
+    """Within this context torch.cuda has an H200 for each rank, and streams; calls are in the first one."""
     Stream.numbers = count()
     default = Stream()
     Stream.running = [default]
@@ -79,7 +79,7 @@ def streams() -> Iterator[None]:
     instead |= {"device": lambda *_: contextlib.nullcontext(), "is_current_stream_capturing": lambda: False}
     with (
         mock.patch.multiple(torch.cuda, **instead),
-        # Of any accelerator torch asks the driver, which may be missing: whether its stream captures a graph.
+        # torch asks the driver, which may be missing, whether an accelerator's stream captures a graph.
         mock.patch.object(torch.accelerator, "is_available", return_value=False),
         mock.patch.object(torch.Tensor, "record_stream", Stream.synchronize),
         mock.patch.object(torch.cuda.nvtx, "_nvtx", mock.Mock()),

@@ -1,9 +1,9 @@
 """Models of transformers by configuration, and the phases of those that decode with a cache of their own.
 
-Caches of decoders: the tensors in an object of any class, and which of their axes grow with the tokens.
+It also finds the tensors in a decoder's cache, an object of any class, and which of their axes grow with the tokens.
 
 A cache is what the model itself makes of a prompt: keys and values, latents of MLA, windows, states of recurrences and
-convolutions, encoder's keys and values. No architecture is known by name.
+convolutions, an encoder's keys and values. No architecture is known by name.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from graphflops.capturing.configurations import model_of, parts
 from graphflops.capturing.name import Choices, Example, Name, refuse_choices
 from graphflops.errors import ModelError, OptionError, shown
 
-# What forwards call their cache; the second from transformers 5.24 on.
+# The arguments that forwards have for their cache; the second from transformers 5.24 on.
 _CACHES = ("past_key_values", "cache", "cache_params")
 Axes = Mapping[int, Mapping[int, str]]  # names by position of a tensor, and by axis
 
 
 def examples(name: Name, *, training: bool) -> dict[str, Example]:
-    """What is exported of a model, by phase; `model` for one without phases. OptionError for an open axis that none has."""
+    """What is exported of a model, by phase; `model` if it has none. OptionError for an open axis that no phase has."""
     model = model_of(name)
     chosen = name.choices
     taken = inspect.signature(type(model).forward).parameters
@@ -42,7 +42,7 @@ def examples(name: Name, *, training: bool) -> dict[str, Example]:
         refuse_choices(name, cache=chosen.cache != "dynamic")
         made = {"model": _forward(name, model)}
     else:
-        # Models take the way that they take while torch exports them: what they ask of data cannot be asked there.
+        # Models run as they do while torch exports them: what they ask of data cannot be asked there.
         flags: Any = ("_is_compiling_flag", "_is_exporting_flag")
         flags = {flag: True for flag in flags if hasattr(torch.compiler, flag)}
         exporting = mock.patch.multiple(torch.compiler, **flags)
@@ -57,7 +57,7 @@ def examples(name: Name, *, training: bool) -> dict[str, Example]:
 
 
 def _first(config: Any, *names: str) -> Any:
-    """The first value that a configuration, or one in it, has under one of these names."""
+    """The first value under one of these names in a configuration, or in one inside it."""
     values = (getattr(part, name, None) for part in parts(config) for name in names)
     return next((value for value in values if value is not None), None)
 
@@ -123,7 +123,7 @@ def _inputs(name: Name, model: Any, chosen: Choices) -> dict[str, torch.Tensor]:
 
 
 def _input(model: Any, kind: str, chosen: Choices) -> torch.Tensor:
-    """One input of a kind, at the size that the configuration says."""
+    """One input of a kind, at the size that the configuration gives."""
     config = model.config
     make = partial(torch.empty, dtype=model.dtype, device="meta")
     if kind == "pixel_values":
@@ -146,7 +146,7 @@ def _input(model: Any, kind: str, chosen: Choices) -> torch.Tensor:
 
 
 class _Steps:
-    """The phases of a decoder: its prompt at once, and one token beside a cache of `context` tokens."""
+    """The phases of a decoder: its prompt at once, and one token with a cache of `context` tokens."""
 
     def __init__(self, name: Name, model: Any) -> None:
         self.name, self.model, self.chosen = name, model, name.choices
@@ -171,14 +171,14 @@ class _Steps:
         )
 
     def prompt(self, sizes: Mapping[str, int], length: int) -> dict[str, Any]:
-        """The inputs of a prefill; of an encoder and decoder, those of both. length: tokens of the decoder."""
+        """The inputs of a prefill; for an encoder and decoder, those of both. length: tokens of the decoder."""
         if not self.is_encoder_decoder:
             return {self.token: _tokens(sizes["batch"], length)}
         chosen = replace(self.chosen, batch=sizes["batch"], length=sizes["length"])
         return {**_inputs(self.name, self.model, chosen), self.token: _tokens(sizes["batch"], length)}
 
     def empty(self, sizes: Mapping[str, int]) -> Any:
-        """The cache that a prompt begins with: None, for a model that makes one as it goes, or one of fixed size."""
+        """The cache that a prompt begins with: None for a model that makes one as it goes, or one of fixed size."""
         if self.chosen.cache == "dynamic":
             return None
         from transformers import EncoderDecoderCache, StaticCache

@@ -52,8 +52,8 @@ def analyze(
     it was exported with, else at an assumed one, unless --dim or --input gives another. hf:CONFIG.json, timm:NAME or
     torchvision:NAME in place of a file is a capture, which runs code of that library: graphflops capture --help.
 
-    Several models are one line each; one that cannot be analyzed says why, and the exit code is 1 at the end.
-    Exits with 1, after the report, where a call provably cannot run.
+    Several models get one line each. If one cannot be analyzed, its line says why, and the exit code is 1.
+    If a call provably cannot run, the exit code is 1 too, after the report.
 
     \b
     graphflops analyze lm.pt2 --input ids=1,4096 --depth 3
@@ -176,7 +176,7 @@ _ASKED = (
 @options.whole("--depth", "Levels of modules. Default: as deep as a page holds.")
 @options.valued("--only", "PATTERN", "These modules only: 'layers.3', 'encoder.*.attention'.")
 @options.choice(
-    "--by", ("flops", "bytes", "time", "memory"), "Colour, and balance of stages.", default="flops"
+    "--by", ("flops", "bytes", "time", "memory"), "Cost of colours and of stages.", default="flops"
 )
 @options.valued("--from", "NAME", "With --to: what lies between, and what it costs.", "first")
 @options.valued("--to", "NAME", "A module, a call, a weight or an input.", "last")
@@ -187,12 +187,12 @@ _ASKED = (
 )
 @options.flag("--bottlenecks", "What everything passes through, the fewest bytes first.", "narrow")
 @options.whole(
-    "--cuts", "K stages of equal cost, the fewest bytes across.", most=4096, keyword="stages", metavar="K"
+    "--cuts", "K equal stages, with the fewest bytes between.", most=4096, keyword="stages", metavar="K"
 )
 @options.valued(
     "--tolerance",
     "PERCENT",
-    "By which a stage may pass an equal share. Default: 5.",
+    "How much a stage may exceed an equal share. Default: 5.",
     type=click.FloatRange(min=0, max=1000),
     default=5.0,
 )

@@ -41,7 +41,7 @@ _EXTRA = ("onnx_ir", "onnxruntime", "onnxscript")
 
 @click.command(cls=options.LimitedCommand)
 @click.argument("models", type=click.Path(), nargs=-1, metavar="MODEL...")
-@_codes("--select", "Run these checks only: GF202,GF24 (all that begin so).")
+@_codes("--select", "Run only these checks: GF202,GF24 (all codes that begin so).")
 @_codes("--ignore", "Leave these checks out.")
 @options.choice(
     "--fail-on",
@@ -58,13 +58,13 @@ _EXTRA = ("onnx_ir", "onnxruntime", "onnxscript")
 @options.device
 @options.output_of("Findings")
 @options.flag(
-    "--fix", "Mend the findings that have a safe fix; --output names the new file, else MODEL.fixed.onnx."
+    "--fix", "Fix the findings that have a safe fix; --output names the new file, else MODEL.fixed.onnx."
 )
 @options.flag("--unsafe-fixes", "With --fix: also fixes after which results differ, within a tolerance.")
 @options.flag("--in-place", "With --fix: replace MODEL by the fixed file.")
 @options.flag("--unproven", "With --fix: also write what onnxruntime cannot run here, and so cannot prove.")
 @options.flag("--dry-run", "Fix and prove, but write nothing.")
-@options.flag("--diff", "Write nothing, and say all that would change.")
+@options.flag("--diff", "Write nothing, and print everything that would change.")
 @options.flag("--exit-code", "Exit with 3 if anything was fixed, or would be.")
 @options.valued("--explain", "CODE", "Say what a check looks for; `all` lists them.")
 def audit(
@@ -250,7 +250,7 @@ def _target(model: str, output: str | None, in_place: bool) -> str:
 )
 @options.flag("--update", "Measure, and write the baseline; only absolute limits are checked.")
 @options.flag("--init", "Write a first budget for each MODEL: what it costs now and 10 % more.")
-@options.whole("--jobs", "Processes. Default: one for each processor where that pays.", keyword="processes")
+@options.whole("--jobs", "Processes. Default: one for each processor if that pays.", keyword="processes")
 @options.assume
 @options.output_of("Findings")
 @options.rule_files

@@ -32,7 +32,7 @@ _ALLOCATED = 200_000  # objects between two collections of young ones
 @options.valued(
     "-o",
     "FILE",
-    "Ends in .pt2 or .json; of a step in .recorded or .json.",
+    "File that ends in .pt2 or .json, for a step in .recorded or .json.",
     "--output",
     type=click.Path(dir_okay=False),
     required=True,
@@ -46,15 +46,15 @@ def capture(
     model: str, output: str, recording: dict[str, Any] | None, chosen: dict[str, Any],
     training: bool | Training, joint: bool,
 ) -> None:  # fmt: skip
-    """Export MODEL: to a .pt2, or straight to a report (.json). It runs code: that of the model's package.
+    """Export MODEL to a .pt2, or directly to a report (.json). This runs the code of the model's package.
 
     MODEL is hf:CONFIG.json or hf:CLASS(SIZE=N, ...) of transformers, timm:NAME, torchvision:NAME, built without weights
     and without network; or PKG.MOD:FACTORY. FACTORY is your function, without parameters. It returns (module, args),
     (module, args, kwargs) or (module, args, kwargs, dynamic_shapes), or a dict of these names. The module may be on fake
     or meta tensors. Needs torch, and for models by name 'graphflops[capture]'.
 
-    With --step FACTORY returns (module, inputs, optimizer, loss), and one eager step is recorded as it is, on one device or
-    as one rank of a mesh runs it, which FACTORY gets as `mesh` (docs/recorded.md).
+    With --step FACTORY returns (module, inputs, optimizer, loss), and one eager step is recorded as it runs on one device,
+    or on one rank of a mesh, which FACTORY gets as `mesh` (docs/recorded.md).
 
     \b
     graphflops capture hf:config.json --phase both --context 4096 --output lm.pt2
@@ -197,9 +197,9 @@ _PAGE = "decoder.html"
 @click.command(cls=options.Command)
 @click.argument("folder", type=click.Path(file_okay=False))
 def demo(folder: str) -> None:
-    """Write a decoder into FOLDER, as .pt2 and as .onnx, with a changed version of it and its page, and say what to try.
+    """Write a decoder into FOLDER, as .pt2 and as .onnx, with a changed version and its page, and print what to try.
 
-    FOLDER is made if there is none. A file that is there already is not written over.
+    FOLDER is made if it does not exist. No existing file is overwritten.
 
     \b
     graphflops demo first

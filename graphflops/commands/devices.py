@@ -14,7 +14,7 @@ from graphflops.commands import files, model_options, options
 @click.argument("model", type=click.Path(), metavar="MODEL")
 @options.valued("--device", "NAME", "The device: h200, or the path of a profile.")
 @options.valued("--memory", "SIZE", "Memory of the device: 24GB.")
-@options.flag("--all-devices", "A line for each device that is known.")
+@options.flag("--all-devices", "A line for each known device.")
 @options.valued("--vary", "AXIS", "Look for the largest value of this size that fits: ids[0].")
 @options.sizes
 @options.masks
@@ -22,15 +22,15 @@ from graphflops.commands import files, model_options, options
 @options.execution
 @options.output_of("Fits")
 @options.flag(
-    "--strict", "Exit with 3 also where a cost is unknown, or the file contradicts itself: it may need more."
+    "--strict", "Exit with 3 also if a cost is unknown or the file contradicts itself: it may need more."
 )
 @options.of_the_program
 def fits(model: str, output: files.Output, strict: bool, **given: Any) -> None:
     """Whether MODEL fits on a device: a .pt2, an .onnx, or a JSON report saved with --device;
     or a library's model by name (hf:config.json), which is captured: graphflops capture --help.
 
-    Says how much memory is left, or missing, and what would make a training step fit. Exits with 3 where it does not fit;
-    calls of unknown cost may need more than is counted, and --strict takes no yes with them, or of a contradictory file.
+    Says how much memory is left, or missing, and what would make a training step fit. Exits with 3 if it does not fit.
+    Calls of unknown cost may need more than is counted: with --strict they, and a contradictory file, also exit with 3.
 
     \b
     graphflops fits lm.pt2 --device h200
@@ -52,13 +52,13 @@ def fits(model: str, output: files.Output, strict: bool, **given: Any) -> None:
 @options.valued("--device", "NAME", "The device: h200, or the path of a profile.", required=True)
 @options.valued("--batch", "N,N", "Requests at once: 1,8,64.", type=options.SIZES)
 @options.requests
-@options.whole("--devices", "That share each layer (tensor parallel). Default: 1.", most=1024, metavar=None)
+@options.whole("--devices", "Devices for each layer (tensor parallel). Default: 1.", most=1024, metavar=None)
 @options.valued("--kv-dtype", "TYPE", "Element type of an engine's caches: fp8.")
-@options.valued("--shared-prefix", "PART", "Of each context, that requests have in common: 0.5.", type=float)
-@options.whole("--prefill-tokens", "Of an engine's largest step. Default: its own.", most=2**30)
+@options.valued("--shared-prefix", "PART", "Part of a context that requests share: 0.5.", type=float)
+@options.whole("--prefill-tokens", "Tokens of an engine's largest step. Default: the engine's.", most=2**30)
 @options.flag(
     "--together",
-    "Requests begin together, as a benchmark's do: of engines that prefill first (sglang).",
+    "Requests begin together, as those of a benchmark; for engines that prefill first (sglang).",
     default=None,
 )
 @options.network
@@ -70,10 +70,10 @@ def fits(model: str, output: files.Output, strict: bool, **given: Any) -> None:
 @options.of_the_program
 def serve(model: str, output: files.Output, **given: Any) -> None:
     """How MODEL, the step of a decoder that takes its caches as inputs, serves on a device. An archive with programs called
-    decode and prefill, and a library's model by name, are both phases: graphflops capture --help.
+    decode and prefill, or a library's model by name, has both phases: graphflops capture --help.
 
     Says how long a step takes at each batch and context, what limits it, how many requests fit, and with --ttft or --tpot
-    how many keep these limits. Without --execution the step is a CUDA graph.
+    for how many these limits hold. Without --execution the step is a CUDA graph.
 
     \b
     graphflops serve lm.pt2 --device h200
@@ -95,18 +95,16 @@ _TRAINING = ("batch_tokens", "precision", "loss", "recompute", "sharding", "mesh
 
 @click.command(cls=options.LimitedCommand)
 @click.argument("model", type=click.Path(), metavar="MODEL")
-@options.valued("--devices", "N", "How many there are.", type=int, required=True)
+@options.valued("--devices", "N", "Number of devices.", type=int, required=True)
 @options.valued("--device", "NAME", "The device: h100, or the path of a profile.", required=True)
 @options.valued("--batch-tokens", "N", "Tokens of a step: 4M. Default: one sample a device.")
 @options.valued("--network", "LINKS", "Links of a node to others: 8x400Gbit.")
-@options.choice("--precision", ("bf16", "fp32"), "Of products.", default="bf16")
+@options.choice("--precision", ("bf16", "fp32"), "Element type of products.", default="bf16")
 @options.choice("--loss", ("cross-entropy", "sum", "mean"), None, default="cross-entropy")
-@options.choice("--recompute", _WAYS, "Only so: nothing, by a minimal cut, whole layers.", multiple=True)
-@options.choice("--sharding", _SHARDINGS, "Of weights over the data axis: only so.", multiple=True)
+@options.choice("--recompute", _WAYS, "Try only this: nothing, a minimal cut, whole layers.", multiple=True)
+@options.choice("--sharding", _SHARDINGS, "Try only this, over the data axis.", multiple=True)
 @options.valued("--mesh", "AXIS=N,...", "Only meshes with these sizes of axes: tp=4,pp=2.")
-@options.whole(
-    "--rank", "Of the mesh, of which --format chakra is a trace. Default: 0.", least=0, metavar=None
-)
+@options.whole("--rank", "Rank of the mesh that --format chakra traces. Default: 0.", least=0, metavar=None)
 @options.flag("--serve", "Serve a decoder: copies of it, each on 1 or more devices.")
 @options.requests
 @options.price
@@ -118,8 +116,8 @@ def plan(model: str, output: files.Output, serve: bool, **given: Any) -> None:
     """Which layout trains MODEL, one device's program or hf:config.json, fastest on many devices.
 
     Tries meshes of data, tensor, pipeline, context and expert parallelism, micro-batches, schedules, ways to shard weights
-    and to compute activations again; prices each, and says why the others are slower or impossible. With --serve MODEL is a
-    decoder, as for `graphflops serve`: which number of devices should share a copy, so that all make most tokens a second.
+    and to recompute activations. Prices each, and says why the others are slower or impossible. With --serve MODEL is a
+    decoder, as for `graphflops serve`, and the answer is how many devices should share a copy for most tokens a second.
 
     \b
     graphflops plan lm.pt2 --devices 64 --device h100 --batch-tokens 4M
@@ -161,14 +159,14 @@ def plan(model: str, output: files.Output, serve: bool, **given: Any) -> None:
     help="A further stage: pre-training, fine-tuning, adapters, teacher, generation (of data) or evaluation.",
 )
 @click.option("--batch-tokens", metavar="N", help="Tokens of one update of the optimizer: 4M.")
-@click.option("--length", type=click.IntRange(min=1), help="Of a sequence. Default: as exported.")
+@click.option("--length", type=click.IntRange(min=1), help="Tokens of a sequence. Default: as exported.")
 @click.option("--inference-tokens", metavar="N", help="Tokens that the model served, beside its training.")
-@click.option("--hours", type=float, help="That the run took. Default: predicted, where a device is named.")
+@click.option("--hours", type=float, help="Hours of the run. Default: predicted, if a device is named.")
 @click.option("--devices", type=click.IntRange(min=1), default=1, help="How many devices shared the run.")
 @click.option("--kwh", type=float, help="Energy that was measured. Default: predicted from the power limit.")
-@options.valued("--carbon", "GRAMS", "CO2 equivalent of a kWh at the place of the run.", type=float)
+@options.valued("--carbon", "GRAMS", "CO2 equivalent per kWh at the place of the run.", type=float)
 @click.option("--original", type=float, help="Training FLOPs of the model that this run modifies.")
-@click.option("--date", metavar="DATE", help="Of the document: 2026-11-23. It is not read from a clock.")
+@click.option("--date", metavar="DATE", help="Date of the document: 2026-11-23. It is not read from a clock.")
 @click.option("--supplier", metavar="NAME", help="Who states this.")
 @options.device
 @options.per
@@ -180,7 +178,7 @@ def plan(model: str, output: files.Output, serve: bool, **given: Any) -> None:
 @options.output_of("Statement")
 @options.of_the_program
 def statement(model: str, output: files.Output, training: Any, **given: Any) -> None:
-    """What a training run of MODEL cost: FLOPs under named conventions, hours, energy, and where thresholds of laws stand.
+    """What a training run of MODEL cost: FLOPs by named conventions, hours, energy, and how it stands to thresholds of laws.
 
     \b
     graphflops statement lm.pt2 --tokens 15T --length 8192

@@ -30,8 +30,8 @@ choices = options.gathered(
     options.whole("--context", "Tokens in the cache before a decode step. Default: 1024.", metavar=None),
     options.whole("--image-size", "Height and width of images.", metavar="PIXELS"),
     options.choice("--dynamic", AXES, "An axis that stays open; repeatable.", multiple=True),
-    options.choice("--dtype", DTYPES, "Of the parameters. Default: the library's."),
-    options.choice("--phase", PHASES, "Of a decoder. Default: prefill, forward in training."),
+    options.choice("--dtype", DTYPES, "Element type of the parameters. Default: the library's."),
+    options.choice("--phase", PHASES, "Phase of a decoder. Default: prefill, forward in training."),
     options.choice("--cache", CACHES, "A cache that grows, or one written in place."),
     click.option(
         "--weights", type=click.Path(), help="A .safetensors or .gguf, whose header says the dtype."
@@ -54,11 +54,11 @@ recording = options.gathered(
     _recording,
     options.flag("--step", "Record one eager step: forward, backward, optimizer."),
     options.valued("--mesh", "AXIS=N,...", "Devices of the step by axis, the outermost first: dp=8,tp=4."),
-    options.whole("--rank", "Of the mesh, which is recorded. Default: 0.", least=0, metavar=None, default=0),
+    options.whole("--rank", "Recorded rank of the mesh. Default: 0.", least=0, metavar=None, default=0),
     options.valued(
         "--open-axis",
         "AXIS",
-        "Of the mesh, whose size `analyze --mesh` may choose; repeatable.",
+        "Axis of the mesh whose size `analyze --mesh` may choose; repeatable.",
         "open_axes",
         multiple=True,
     ),
@@ -162,7 +162,7 @@ training = options.gathered(
     click.option(
         "--lora",
         type=options.Written("R[:PATTERN]", _lora),
-        help="Train adapters of rank R beside linear layers alone: 8:q_proj,v_proj.",
+        help="Train only adapters of rank R beside linear layers: 8:q_proj,v_proj.",
     ),
     options.whole("--accumulate", "Micro-steps of one optimizer step."),
     options.valued(

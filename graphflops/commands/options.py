@@ -34,9 +34,9 @@ class LimitedCommand(Command):
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
-        late = "Stop with an error after so long. Default: an hour."
+        late = "Stop with an error after this time. Default: an hour."
         seconds("--time-limit", late, 3600.0)(self)
-        large = "Stop with an error where the process takes more address space, such as 2GiB."
+        large = "Stop with an error if the process takes more address space than this, such as 2GiB."
         click.option("--memory-limit", type=BYTES, help=large)(self)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -237,12 +237,12 @@ def output_of(kind: str) -> Option[Any]:
         "output",
         lambda given: files.Output(given.pop("form"), given.pop("output")),
         choice("--format", names, f"Default: by the suffix of --output, else {names[0]}.", "form"),
-        valued("-o", "FILE", "Write here, whole or not at all.", "--output", type=file),
+        valued("-o", "FILE", "Write to this file, whole or not at all.", "--output", type=file),
     )
 
 
 rule_files = valued(
-    "--rules", "FILE.py", "Run this Python file of yours first: it registers rules with @graphflops.rule.",
+    "--rules", "FILE.py", "Run this Python file first: it registers your rules with @graphflops.rule.",
     "rule_files", type=click.Path(exists=True, dir_okay=False), multiple=True,
 )  # fmt: skip
 
@@ -264,7 +264,7 @@ of_the_program = together(model_name, rules_first)
 dims = _pairs("--dim", "dims", "NAME=N", _size, "Size by symbol (s27=4096) or axis (ids[1]=4096).")
 size_names = _pairs(
     "--name", "names", "NAME=AXIS", _label,
-    "What to call an open size: batch=ids[0]. --dim and --sweep take the name too.",
+    "Name an open size: batch=ids[0]. --dim and --sweep take the name too.",
 )  # fmt: skip
 inputs = _pairs("--input", "inputs", "NAME=N,N", _shape, "Whole shape of an input: ids=2,512.")
 sizes = together(dims, inputs, size_names)
@@ -274,7 +274,7 @@ sweeps = _pairs(
 )  # fmt: skip
 masks = _pairs(
     "--mask", "masks", "NAME=KIND", _mask,
-    "What an input that is a mask lets through: causal, window:1024, prefix:128, density:0.3.",
+    "What a mask among the inputs lets through: causal, window:1024, prefix:128, density:0.3.",
 )  # fmt: skip
 assume = flag(
     "--open", "Assume no value for sizes without an example: totals that depend on them are formulas.",
@@ -288,12 +288,12 @@ execution = choice(
 )  # fmt: skip
 device = valued(
     "--device", "NAME",
-    "Say what memory and time the program takes on this device: h200, or the path of a profile.",
+    "Predict memory and time on this device: h200, or the path of a profile.",
 )  # fmt: skip
 network = valued(
     "--network", "LINKS",
-    "With --device, how nodes of devices are joined: 8x400Gbit for eight network links a node, 4:8x400Gbit where a node"
-    " has four devices. Default: as such devices are sold.",
+    "With --device, how nodes of devices are joined: 8x400Gbit for eight network links a node, 4:8x400Gbit if a node has"
+    " four devices. Default: as such devices are sold.",
 )  # fmt: skip
 torch = valued(
     "--torch", "RELEASE",
@@ -305,7 +305,7 @@ per = valued(
 )  # fmt: skip
 price = valued(
     "--price-per-hour", "PRICE",
-    "What an hour of the device costs: with --device, say what a million samples or tokens cost.",
+    "Price of an hour of the device. With --device: also that of a million samples or tokens.",
     type=click.FloatRange(min=0, min_open=True, max=1e9),
 )  # fmt: skip
 REQUESTS = ("prefill", "context", "output_tokens", "ttft", "tpot", "engine", "price_per_hour")
@@ -314,10 +314,10 @@ requests = together(  # of the requests that a decoder serves
     valued("--context", "N,N", "Tokens of each request: 1024,8192.", type=SIZES),
     whole(
         "--output-tokens",
-        "That a request asks for: then prefills of new requests delay the steps of others.",
+        "Tokens that a request asks for. Prefills of new requests then delay the steps of others.",
         most=2**30,
     ),
     valued("--ttft", "TIME", "Find the most requests whose first token comes in 500ms."),
     valued("--tpot", "TIME", "Find the most requests whose next token comes in 30ms."),
-    valued("--engine", "NAME", "Whose memory and caches are assumed: vllm."),
+    valued("--engine", "NAME", "Engine whose memory and caches are assumed: vllm."),
 )

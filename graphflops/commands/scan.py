@@ -26,25 +26,25 @@ _FURTHER = ("calls", "modules", "findings")
 @options.valued(
     "-o",
     "FOLDER",
-    "The table: a folder of Parquet files, which is added to. Or a page: FILE.html.",
+    "Add to this table, a folder of Parquet files. Or write a page: FILE.html.",
     "--output",
 )
-@options.whole("--jobs", "Processes. Default: one a processor.")
+@options.whole("--jobs", "Number of processes. Default: one for each processor.")
 @options.valued("--scheduler", "ADDRESS", "Run on this Dask cluster: tcp://host:8786.")
 @options.dims
 @options.valued("--bindings", "FILE.toml", "Several choices of sizes: a row for each.", type=click.Path())
 @options.flag("--training", "Price the backward pass and an AdamW step too.")
 @options.valued("--device", "NAME", "Predict time and memory on this device.", default="")
-@options.seconds("--timeout", "That one file may take. Default: 60.", default=60.0, most=1e6)
+@options.seconds("--timeout", "Time that one file may take. Default: 60.", default=60.0, most=1e6)
 @click.option(
     "--memory",
     type=options.BYTES,
     default=_MEMORY,
-    help="Address space that one file may take. Default: 4GB, where the system can limit it.",
+    help="Address space that one file may take. Default: 4GB, if the system can limit it.",
 )
 @options.choice("--rows", _FURTHER, "Write this table too, beside the output.", multiple=True)
 @options.flag(
-    "--no-cache", "Analyze files again whose rows the table has.", "cache", flag_value=False, default=True
+    "--no-cache", "Analyze files again that are in the table.", "cache", flag_value=False, default=True
 )
 @options.valued("--report", "FILE.html", "The table as a page.", type=click.Path(dir_okay=False))
 @options.valued("--diff", "OLD", "Compare a table with the one named SOURCE.", "old", type=click.Path())
@@ -55,7 +55,7 @@ def scan(
     """Price every model of SOURCE into a table: a row for each file and binding.
 
     SOURCE is a folder, a file, a pattern, a list of paths (.txt, or - for stdin), or a URL that fsspec opens.
-    A scan that was stopped goes on where it was; a file that the table has is not analyzed again.
+    A scan that was stopped continues where it was. A file that is in the table is not analyzed again.
 
     \b
     graphflops scan models/ --output results.parquet

@@ -26,7 +26,7 @@ from graphflops.commands import files, options
     "Make weights up call by call: for a program saved without any, or too large for the device.",
 )
 @options.whole(
-    "--repeats", "Runs that are timed; 0: none.", least=0, metavar=None, default=5, show_default=True
+    "--repeats", "Number of timed runs, or 0.", least=0, metavar=None, default=5, show_default=True
 )
 @options.whole(
     "--nproc", "Run a recorded step in N processes, one for each device of its mesh: on N GPUs, or a CPU."
@@ -49,7 +49,7 @@ from graphflops.commands import files, options
     type=options.BYTES,
     help="Memory that the run may use, such as 2GiB. Default: what is free.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of random inputs and weights.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of random inputs and weights.")
 @options.flag("--show-kernel", "Show the functions generated for our attention kernel.")
 @options.whole("--top", "Calls that a table shows.")
 @options.output_of("Validation")
@@ -60,10 +60,10 @@ def validate(
 ) -> None:  # fmt: skip
     """Run MODEL and prove its counts: shapes, FLOPs, tiles, time, memory.
 
-    The graph that is analyzed is run call by call: a .pt2 by torch, an .onnx by onnxruntime. This runs the program of the
-    file on this machine, also if a stranger wrote it: in a child process with limits on memory, time and files, where
-    operators that can write outside of their tensors are refused. Nothing in the file is unpickled. Run a file that you do
-    not trust in a container all the same. Exits with 3 where anything differs without a reason.
+    The analyzed graph is run call by call: a .pt2 by torch, an .onnx by onnxruntime. This runs the program of the file on
+    this machine, even if a stranger wrote it. It runs in a child process with limits on memory, time and files, and
+    operators that can write outside of their tensors are refused. Nothing in the file is unpickled. Still, run a file that
+    you do not trust in a container. Exits with 3 if anything differs without a reason.
 
     \b
     graphflops validate model.pt2

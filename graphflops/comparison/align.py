@@ -20,7 +20,7 @@ from graphflops.comparison.tree import ComparedModule
 ModulePair = tuple[ComparedModule, ComparedModule]  # one of the old program, one of the new
 _MOST_CELLS = 250_000  # of the table that aligns two lists; past it, only numbers are compared
 _MOST_TRIED = 10_000  # pairs of leftovers looked at for likeness
-_MOST_EQUAL = 64  # modules with equal contents among which the one of the same name is looked for
+_MOST_EQUAL = 64  # modules with equal contents among which one of the same name is searched for
 _ALIKE = 0.5  # of two modules' calls are equal: one came from the other
 _UNLIKE = 0.34  # less than this and another type: not the same module, but one in its place
 
@@ -32,7 +32,7 @@ class Pairs(Struct, eq=False):
 
     new: dict[ComparedModule, ComparedModule] = {}
     old: dict[ComparedModule, ComparedModule] = {}
-    # Old ones in whose place another kind of module stands
+    # Old modules that another kind of module replaces.
     replaced: set[ComparedModule] = field(default_factory=set)
     tried: int = 0  # pairs of unmatched modules compared for similarity so far
 
@@ -136,7 +136,7 @@ def _parts(ours: ComparedModule, theirs: ComparedModule) -> Iterator[ModulePair]
         return
     free = {part.name: part for part in other}
     rest = mine
-    # Of one name and with equal contents, of one name and type, with equal contents under another name, of one name.
+    # Same name and equal contents; same name and type; equal contents under another name; same name.
     matches: tuple[tuple[bool, Callable[[ComparedModule, ComparedModule], bool]], ...] = (
         (True, lambda part, one: one.signature == part.signature),
         (True, lambda part, one: not differ(part, one)),
@@ -220,7 +220,7 @@ class _Free:
         parent = module.parent
         near = [one for one in candidates if parent is not None and self._pairs.new.get(parent) is one.parent]
         if not near and not module.holds:
-            return None  # a relu here and a relu there say nothing
+            return None  # single small operators such as a relu prove nothing
         return _named(module.name, near or candidates)
 
     def alike(self, module: ComparedModule) -> ComparedModule | None:
@@ -241,14 +241,14 @@ class _Free:
 
 
 def _named(name: str, modules: Sequence[ComparedModule]) -> ComparedModule | None:
-    """The one of that name, else the first."""
+    """The module of that name, or else the first."""
     return next((module for module in modules if module.name == name), modules[0] if modules else None)
 
 
 def out_of_order(places: Iterable[int]) -> set[int]:
     """The smallest set of indices whose removal leaves the sequence of distinct numbers ascending."""
     sequence = list(places)
-    # By length of a rising part: the least place where one ends, and its index.
+    # By length of an increasing subsequence: the least place where one ends, and its index.
     ends: list[tuple[int, int]] = []
     before: list[int] = []
     for index, place in enumerate(sequence):

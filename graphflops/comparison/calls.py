@@ -1,4 +1,4 @@
-"""Compares the calls of two programs: those of one module before and after, and which read other values than before."""
+"""Compares the calls of two programs: calls of one module before and after, and calls that read other values than before."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def own_name(value: str, module: str) -> str:
     return ""
 
 
-_NAMED = 3  # changes that one sentence tells
+_NAMED = 3  # changes that one sentence names
 Numbers = tuple[Sequence[int | None], Sequence[int | None]]  # of both programs
 Source = int | str  # the row of a call; else an input, by its place among them, or a weight
 

@@ -148,7 +148,7 @@ def _is_same(found: Comparison) -> bool:
 
 
 def _exported(report: Report, renamed: Renamed, module: ComparedModule) -> Hashable:
-    """An export keeps the matrix work of a module and its element type; the operators it is made of differ."""
+    """What an export keeps: the matrix work of a module and its element type; its operators differ."""
     rows = [report.rows[index] for index, _ in module.calls]
     worked = [row for row in rows if row.cost.matrix_flops != 0]
     flops = total(renamed(row.cost.matrix_flops) for row in worked)
@@ -203,7 +203,7 @@ def _totals(
         figures = dict(kinds.compared(joined.old.cost(before.cost), joined.new.cost(after.cost)))
         figures["peak_bytes"] = kinds.figure(joined.old(before.peak_bytes), joined.new(after.peak_bytes))
         found[name] = figures
-    needed: list[dict[str, Dim]] = []  # on their devices: in total, or where a size is open what is requested
+    needed: list[dict[str, Dim]] = []  # on their devices: in total, or if a size is open the requested bytes
     for report in (old, new):
         sizes = ((use.phase, use.device_total, use.requested_peak) for use in report.memory_use)
         needed.append({phase: peak if taken is None else taken for phase, taken, peak in sizes})
@@ -217,7 +217,7 @@ def _totals(
 
 
 def _changed_calls(old: Report, new: Report, modules: Iterable[ModuleChange]) -> dict[int, int]:
-    """Rows of the new program by those of the old one that changed into them."""
+    """By row of the old program, the row of the new program that it changed into."""
     places = [{id(row): place for place, row in enumerate(report.rows)} for report in (old, new)]
     calls = [call for change in modules for call in change.calls]
     return {
@@ -266,7 +266,7 @@ _BYTE = 8  # bits
 
 
 def _how(row: Row, report: Report) -> str:
-    """What is quantized in a product: its factors, its weights alone, or nothing."""
+    """What of a product is quantized: its factors, only its weights, or nothing."""
     dtype = DTYPES.get(row.matrix_dtype)
     if dtype is None or dtype.bits < _FEW or dtype.kind in ("int", "uint"):
         return f"quantized to {row.matrix_dtype.removeprefix('u')}"
@@ -278,7 +278,7 @@ def _how(row: Row, report: Report) -> str:
         return ""
     bits, x = weight.dtype.bits, row.inputs[0].type
     if operator(row.op).kind == "product" and x.dtype.is_floating and x.rank:
-        # Where bytes hold several weights, the rows of the first operand tell how many there are.
+        # If bytes hold several weights, the rows of the first operand show how many there are.
         sizes = map(report.value, (row.cost.matrix_flops, x.shape[-1], x.numel, weight.nbytes))
         flops, inner, elements, stored = (size or 0 for size in sizes)
         weights = flops * inner // (2 * elements) if elements else 0

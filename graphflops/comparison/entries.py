@@ -14,7 +14,7 @@ from graphflops.comparison.tree import ComparedModule, Counts, InternedCalls, co
 from graphflops.report import Report
 from graphflops.tensor import grouped
 
-# By module, then by parameter as the module calls it: the other modules with it.
+# By module, then by parameter as the module calls it: the other modules that use the parameter.
 Shared = dict[str, dict[str, set[str]]]
 
 
@@ -38,7 +38,7 @@ def listed(trees: Trees) -> tuple[list[ModuleChange], int, list[tuple[str, str]]
     modules: list[ModuleChange] = []
     renumbered: list[tuple[str, str]] = []
     unchanged = 0
-    # Exporters order what does not depend on one another anew.
+    # Exporters reorder calls that do not depend on each other.
     earlier = {} if trees.export else _reordered(trees)
     for ours, theirs, whole in _sides(trees):
         if ours is None or theirs is None:
@@ -247,15 +247,15 @@ def by_operator(trees: Trees) -> Iterator[GroupChange]:
 
 
 def by_source(trees: Trees) -> Iterator[GroupChange]:
-    """One group for each source line, unchanged ones included; a line is paired with the one that has most of its calls."""
+    """One group for each source line, even if unchanged; a line is paired with the line that has most of its calls."""
     groups = _grouped(trees, "source")
-    # Calls of an export are not aligned, but both name the lines of one source.
+    # Calls of an export are not aligned, but both programs name the lines of one source.
     pairs = {line: line for line in groups[0]} if trees.export else followed(_aligned(trees))
     yield from _compared(trees, groups, pairs)
 
 
 def followed(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Lines of the new program by those of the old one where each has most of the other's calls. pairs: of each call."""
+    """By old line, the new line if each has most of the other's calls. pairs: the lines of each call."""
     votes = Counter(pairs)
     new: dict[str, str] = {}
     old: dict[str, str] = {}
@@ -280,7 +280,7 @@ def _aligned(trees: Trees) -> Iterator[tuple[str, str]]:
 
 
 def _grouped(trees: Trees, column: str) -> list[dict[str, Counts]]:
-    """In either program, the kinds of calls by what a column of their rows says."""
+    """In each program, the kinds of calls by a column of their rows."""
     sides: list[dict[str, list[int]]] = [{}, {}]
     for groups, report, kinds in zip(sides, trees.reports, trees.numbers, strict=True):
         for row, kind in zip(report.rows, kinds, strict=True):

@@ -22,7 +22,7 @@ from graphflops.ops import operator
 from graphflops.report import Report, Row
 from graphflops.tensor import grouped
 
-_FEW = 4  # a prefix leads to more than one in so many names: optimizers of graphs rename many
+_FEW = 4  # a prefix leads to more than one in this many names: graph optimizers rename many
 
 
 def is_export(old: Report, new: Report) -> bool:
@@ -33,7 +33,7 @@ def is_export(old: Report, new: Report) -> bool:
 def under_common_names(
     old: Report, new: Report, uniform: Callable[[str], float | None]
 ) -> tuple[Report, Report, Callable[[str], float | None]]:
-    """Of an export check both programs by the names inside of the module that the inner one is, and `uniform` by those."""
+    """For an export check: both programs, and `uniform`, by the names inside the module that the inner program is."""
     if not is_export(old, new):
         return old, new, uniform
     if prefix := _prefix(old, new):
@@ -45,7 +45,7 @@ def under_common_names(
 
 
 def _prefix(inner: Report, outer: Report) -> str:
-    """How names of the outer program begin that are the inner one's behind it; "" where more are equal as they are."""
+    """The prefix of names in the outer program that are the inner program's without it; "" if more are equal as they are."""
     found, names = _names(inner), _names(outer)
     met: Counter[str] = Counter()
     for name in names:
@@ -56,7 +56,7 @@ def _prefix(inner: Report, outer: Report) -> str:
 
 
 def _names(report: Report) -> set[str]:
-    """Modules with products and stored tensors, as either exporter would spell them."""
+    """Modules with products and stored tensors, spelled as either exporter would spell them."""
     modules = {row.module for row in report.rows if row.cost.matrix_flops != 0}
     return {plain(name) for name in (*modules, *_stored(report))}
 
@@ -67,7 +67,7 @@ def _stored(report: Report) -> dict[str, None]:
 
 
 def _unwrapped(report: Report, prefix: str) -> tuple[Report, Mapping[str, str]]:
-    """The program with what is in a module under its names there; by new name of a stored tensor the old one."""
+    """The program with names relative to a module for what is in it; by new name of a stored tensor, the old name."""
     stored = _stored(report)
     inside = {name: _inside(name, prefix) for name in stored}
     names = {name: new for name, new in inside.items() if new not in stored}
@@ -85,7 +85,7 @@ def _unwrapped(report: Report, prefix: str) -> tuple[Report, Mapping[str, str]]:
 
 
 def _inside(name: str, prefix: str) -> str:
-    """A path or the name of a stored tensor without the prefix; one beside it as it is."""
+    """A path or stored tensor's name without the prefix; unchanged if it is outside of the prefix."""
     kind = next((kind for kind in STORED if name.startswith(kind)), "")
     rest = name.removeprefix(kind)
     if plain(name) == prefix or plain(name).startswith(f"{prefix}_"):
@@ -161,7 +161,7 @@ _ORDER = get_args(LedgerStatus)  # entries are listed in this order
 
 
 class ExportCheck(Record, frozen=True):
-    """What of both programs of an export check depends on their inputs."""
+    """What both programs of an export check compute from their inputs."""
 
     joined: JointSizes
     before: Constants
@@ -169,7 +169,7 @@ class ExportCheck(Record, frozen=True):
 
     def entries(self, uniform: Callable[[str], float | None]) -> Iterator[LedgerEntry]:
         yield from self._work()
-        # Modules whose products are in another element type; integers with a scale are those of a quantizer
+        # Modules whose products have another element type; integers with a scale come from a quantizer.
         before, after = _dtypes(self.before.rows), _dtypes(self.after.rows)
         changed = [path for path in before if path in after and before[path] != after[path]]
         quantized = [path for path in changed if after[path] - before[path] <= _SMALL_INTEGERS]
@@ -184,9 +184,9 @@ class ExportCheck(Record, frozen=True):
         yield from self._aside("unused_left_out", self.before.unused, self.after.unused)
 
     def _work(self) -> Iterator[LedgerEntry]:
-        """Matrix work of modules: unexplained where no module around it has all of it, even with repeated calls once.
+        """Matrix work of modules; unexplained if no module around it has all of it, even when repeated calls count once.
 
-        What one program folds, as the first step from a state of zeros, may be part of a larger operator in the other.
+        What one program folds, such as the first step from a state of zeros, may be part of a larger operator in the other.
         """
         before, after = self._flops(self.before.rows, old=True), self._flops(self.after.rows, old=False)
         differ = [path for path in {**before, **after} if not self.equal(before[path], after[path])]
@@ -265,9 +265,9 @@ def ledger(
     old: Report, new: Report, joined: JointSizes, unknown: Iterable[UnknownChange],
     inputs: Iterable[InputChange], uniform: Callable[[str], float | None],
 ) -> tuple[LedgerEntry, ...]:  # fmt: skip
-    """What differs between a program and its export, the unexplained first.
+    """What differs between a program and its export, unexplained differences first.
 
-    uniform: the number of what the program stores by that name, where it is a vector of nothing else.
+    uniform: by name of a stored tensor, its number if it is a vector of equal numbers.
     """
     check = ExportCheck(joined, constants(old, joined.old), constants(new, joined.new))
     found = [*_of_the_whole(new, joined, unknown, inputs), *check.entries(uniform)]
@@ -308,8 +308,8 @@ def _and_around(path: str) -> set[str]:
 
 
 def _distinct(rows: Sequence[Row]) -> list[Row]:
-    """The calls without those that repeat an earlier one on the same values."""
-    numbers: dict[str, object] = {}  # by value: which distinct call made it, and which of its results it is
+    """The calls without those that repeat an earlier call on the same values."""
+    numbers: dict[str, object] = {}  # by value: which distinct call made it, and which result it is
     seen: dict[object, int] = {}
     found = []
     for row in rows:

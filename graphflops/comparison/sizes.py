@@ -60,24 +60,24 @@ class JointSizes(Record, frozen=True):
 
     sizes: tuple[JointSize, ...]
     remarks: tuple[Remark, ...]
-    old: Renamed  # quantities in joint sizes, as `new`
+    old: Renamed  # puts quantities into joint sizes; so does `new`
     new: Renamed
-    values: Mapping[str, int]  # what they are compared at
+    values: Mapping[str, int]  # the sizes at which programs are compared
 
     def texts(self, before: Dim | TensorType | str, after: Dim | TensorType | str) -> tuple[str, str]:
         """Quantities, types or shapes of the two programs with the names that people read."""
         return called(str(before), self.old.called), called(str(after), self.new.called)
 
     def value(self, quantity: Dim) -> int | None:
-        """A quantity at the sizes compared at; None where one has no value."""
+        """A quantity at the compared sizes; None if one of them has no value."""
         return evaluate(quantity, self.values)
 
 
 def join(old: Report, new: Report) -> JointSizes:
     """Find the sizes that are the same, and the values to compare at.
 
-    A value that the user gave counts first, then a number that one of the programs fixes, then the old program's example,
-    then the new one's, then what is assumed of the old, then of the new.
+    A value that the user gave counts first; then a number that one of the programs fixes; then the old program's example,
+    then the new one's; then the old program's assumed value, then the new one's.
     """
     reports = (old, new)
     renamed_inputs = {theirs: ours for ours, theirs in _same_inputs(old.inputs, new.inputs).items()}
@@ -119,13 +119,13 @@ class _Scale(NamedTuple):
         return joint * self.slope + self.offset
 
     def joint(self, own: int | None) -> int | None:
-        """The joint size; None where there is none."""
+        """The joint size; None if there is none."""
         found, rest = divmod(0 if own is None else own - self.offset, self.slope)
         return None if own is None or rest else found
 
 
 class _Class(NamedTuple):
-    """Symbols of the old and of the new program that are one size, and what each program's are of it."""
+    """Symbols of the old and of the new program that are one size, and how each program's symbols depend on it."""
 
     own: tuple[list[str], list[str]]
     scales: tuple[_Scale, _Scale] = (_Scale(), _Scale())
@@ -171,7 +171,7 @@ def _joint(
     )
 
 
-# What one program knows about a size: the user's value, a fixed number, the example of the export, an assumed value.
+# What one program knows of a size: the user's value, a fixed number, the export's example, an assumed value.
 _Known = tuple["int | None", "int | None", "int | None", "int | None"]
 
 
@@ -198,11 +198,11 @@ def _same_inputs(old: Sequence[Named], new: Sequence[Named]) -> dict[str, str]:
 
 
 class _Axes:
-    """The size of each axis of each input, and the axes whose size tells one symbol, by its name."""
+    """The size of each axis of each input; and by symbol, the axes whose size determines it."""
 
     def __init__(self, report: Report, others: Mapping[str, str]) -> None:
         """others: the name that the other program has for an input."""
-        # As the program calls the axis; a size that the user bound is a symbol here.
+        # The axis by the program's name; a size that the user bound is a symbol here.
         self.at: dict[str, Dim] = {}
         for name, info in report.symbols.items():
             self.at.update({place: info.computed.get(place, symbol(name)) for place in info.where})
@@ -238,7 +238,7 @@ def _classes(old: Report, new: Report, axes: tuple[_Axes, _Axes]) -> list[_Class
     for ours, theirs in pairs:
         if ours[1:] == theirs[1:] == (1, 0):
             unite((0, ours[0]), (1, theirs[0]))
-    for ours, theirs in pairs:  # by axes that are computed from sizes: those that no axis has told yet
+    for ours, theirs in pairs:  # by axes that are computed from sizes: symbols without an axis so far
         infos = old.symbols.get(ours[0]), new.symbols.get(theirs[0])
         found = _common_scales(ours[1:], theirs[1:], infos)
         places: list[_Place] = [(0, ours[0]), (1, theirs[0])]

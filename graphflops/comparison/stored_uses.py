@@ -1,7 +1,7 @@
 """What one program computes with and what it only looks up; and each trained parameter of it in its export.
 
-A value is constant where it follows from stored tensors and from sizes alone, as positions do. The constants that calls on
-other values use are compared in an export check: before them a transposed, folded or dequantized weight looks different,
+A value is constant if it follows from stored tensors and sizes alone, as positions do. An export check compares the
+constants that calls on other values use: before those calls a transposed, folded or dequantized weight looks different,
 there it does not. A parameter is found by name, by module, as a part, or folded into another.
 """
 
@@ -24,7 +24,7 @@ from graphflops.report import Row
 from graphflops.tensor import DType, grouped
 
 _NO_WORD = re.compile(r"\W", re.ASCII)
-_PARAMETER, STORED = "p_", ("p_", "b_", "c_")  # how torch.export begins the names of what it lifts to inputs
+_PARAMETER, STORED = "p_", ("p_", "b_", "c_")  # prefixes of torch.export for what it lifts to inputs
 
 
 class ConstantUse(Record, frozen=True):
@@ -35,7 +35,7 @@ class ConstantUse(Record, frozen=True):
     roots: tuple[str, ...]  # the stored tensors it follows from
     shape: tuple[Dim, ...]
     dtype: DType
-    computed: bool  # more than views lie between the roots and the use
+    computed: bool  # whether there is more than views between the roots and the use
 
     @property
     def numel(self) -> Dim:
@@ -52,10 +52,10 @@ class Constants(Struct):
     # The file records no module; they are read from names, which optimizers of graphs change.
     modules_guessed: bool = False
     uses: list[ConstantUse] = []  # each constant by each module whose calls use it
-    types: dict[str, tuple[tuple[Dim, ...], DType]] = {}  # by name of what is stored
+    types: dict[str, tuple[tuple[Dim, ...], DType]] = {}  # by name of a stored tensor
 
     def trained(self) -> list[ConstantUse]:
-        """Uses of parameters of a program that torch.export wrote, of all that is stored where names do not tell.
+        """Uses of parameters, if torch.export wrote the program; uses of all stored tensors if names do not show that.
 
         The first root of each is a parameter.
         """
@@ -79,7 +79,7 @@ def plain(name: str) -> str:
 
 _UNEXPLAINED = ("work", "element_types", "parameters_lost", "weight_shapes", "unknown", "cannot_run")
 _COSTLY = ("sizes_fixed", "attention_unfused", "heads_expanded")
-# What else becomes of parameters, in the order of the ledger.
+# What else becomes of parameters, in the ledger's order.
 _OTHERS: tuple[LedgerKind, ...] = (
     "batch_norms_folded", "shifts_left_out", "parameters_folded", "weights_packed", "weights_shared",
     "weights_split", "weights_quantized", "constants_lifted",
@@ -102,14 +102,14 @@ class Matcher:
         self.shapes: list[tuple[str, str, str]] = []  # name, before, after
         self.dtypes: dict[tuple[str, str], list[str]] = defaultdict(list)  # by before and after
         self.left = old.trained()
-        # Constants that may stand for a parameter, also in integers, as a quantizer stores it.
+        # Constants that may stand for a parameter, even if integers, as a quantizer stores them.
         self.free = [use for use in new.uses if use.roots and use.dtype.name not in ("bool", "int64")]
         self.all = tuple(self.free)
         self.partners: dict[str, set[str]] = defaultdict(set)
         self.met: set[tuple[str, str]] = set()  # parameters that were paired, with the module of the use
 
     def entries(self) -> Iterator[LedgerEntry]:
-        """What became of the parameters. An exporter leaves out what changes nothing: biases and scales not yet trained."""
+        """What became of the parameters. Exporters omit what changes nothing: biases and scales that are not trained yet."""
         lost = self._lost()
         zeros = [name for name in lost if self.uniform(name) in (0, 1)]
         yield from entry("parameters_lost", [plain(name) for name in lost if name not in zeros])
@@ -136,7 +136,7 @@ class Matcher:
         self._pair(lambda ours, theirs: ours.module == theirs.module and self._is_as_large(ours, theirs))
         self._pair(lambda ours, theirs: _near(ours.module, theirs.module) and ours.numel == theirs.numel)
         self._fold_norms(aside, norms)
-        # Parameters that are one in the export, and those that are several
+        # Parameters that are one in the export, and parameters that are several.
         roots, stored = ({use.value: use.roots[0] for use in side.uses} for side in (self.old, self.new))
         pairs = {(roots[value], one) for value, partners in self.partners.items() for one in partners}
         by_partner = grouped((partner, root) for root, partner in pairs).values()
@@ -145,7 +145,7 @@ class Matcher:
         self.found["weights_shared"] = sorted(map(plain, shared))
         self.found["weights_split"] = sorted(plain(root) for root, found in places if len(found) > 1)
         self.found["constants_lifted"] = sorted({use.value for use in self.free})
-        # Of one in `met` another value computed from it is there.
+        # If another value is computed from a root in `met`, the root is present.
         lost = [use for use in self.left if not (use.computed and (use.roots[0], use.module) in self.met)]
         return [*dict.fromkeys(use.roots[0] for use in lost)]
 
@@ -167,7 +167,7 @@ class Matcher:
         return not before.isdisjoint(after)
 
     def _is_stored_alike(self, ours: ConstantUse, theirs: ConstantUse) -> bool:
-        """True for constants of one size, or that follow from tensors of one size."""
+        """Whether constants have one size, or follow from tensors of one size."""
         before, after = self.old.types[ours.roots[0]][0], self.new.types[_root(theirs, ours)][0]
         return prod(before) == prod(after) or self._is_as_large(ours, theirs)
 
@@ -205,7 +205,7 @@ class Matcher:
         self.left = rest
 
     def _is_taken_here(self, theirs: ConstantUse, ours: ConstantUse) -> bool:
-        """True if a parameter of the same module, with other contents, is what this one of the export stands for."""
+        """Whether another parameter of the same module, with other contents, is what this export's constant stands for."""
         number = self.uniform(ours.roots[0])
         return any(
             theirs.value in self.partners.get(other.value, ())
@@ -228,10 +228,10 @@ class Matcher:
             self.found["weights_packed"] += [plain(use.roots[0]) for use in ours]
 
     def _fold_norms(self, aside: Iterable[ConstantUse], norms: Mapping[str, Row]) -> None:
-        """Batch norms whose product has a bias in the export are folded into it; the parameters of others are lost.
+        """Batch norms whose product has a bias in the export are folded into it; the parameters of other norms are lost.
 
-        An exporter leaves out a bias of zeros, which norms that were never trained have: then it is read, or no product
-        has one.
+        Norms that were never trained have a bias of zeros, which an exporter omits: then the bias is read, or no product has
+        one.
         """
         makers = {named.name: row for row in self.old.rows for named in row.outputs}
         found = grouped((use.module, use) for use in aside)
@@ -251,7 +251,7 @@ class Matcher:
         self.free = [one for one in self.free if not any(_int(one.numel) == _int(use.numel) for use in aside)]
 
     def _has_bias(self, product: Row, norm: ConstantUse) -> bool:
-        """True if the product behind a folded norm has one vector more than its weights that is as long as the norm."""
+        """Whether the product of a folded norm reads one more vector of the norm's length than its weights."""
         if product.cost.matrix_flops == 0:
             return False
         places = (product.module, norm.module)
@@ -264,9 +264,9 @@ class Matcher:
 
 
 def _shapes(use: ConstantUse, side: Constants) -> list[tuple[Dim, ...]]:
-    """The shape of what is stored where a constant follows from one tensor, and its own where more than views lie between.
+    """The shape of the stored tensor that a constant follows from, and its own shape if there is more than views in between.
 
-    A view that shows what is stored several times counts as more: an exporter may store it so.
+    A view that repeats what is stored counts as more: an exporter may store the repeats.
     """
     stored = side.types[use.roots[0]][0]
     is_repeated = _int(use.numel) > _int(prod(stored))
@@ -287,7 +287,7 @@ def _same_name(ours: ConstantUse, theirs: ConstantUse) -> bool:
 
 
 def _root(theirs: ConstantUse, ours: ConstantUse) -> str:
-    """What is stored under the name of the other's first root, else the first root."""
+    """The stored tensor with the name of the other's first root, or else the first root."""
     name = plain(ours.roots[0])
     return next((root for root in theirs.roots if plain(root) == name), theirs.roots[0])
 

@@ -17,14 +17,14 @@ from graphflops.report import Report
 
 
 class ComparedModule(ModuleNode):
-    """A module of one program, and what is in it."""
+    """A module of one program, with what is inside it."""
 
     kind: str = ""  # without the package, which exporters and moves between files change
     rows: list[int] = field(default_factory=list)  # of its own calls in program order
     calls: list[tuple[int, int]] = field(default_factory=list)  # (row, kind) of those that cost something
-    first: int | None = None  # the first of the calls in it, as a row of the report
+    first: int | None = None  # the first call inside it, as a row of the report
     mark: Hashable = ()  # what its own calls are compared by
-    signature: int = -1  # equal for modules that are equal from here down, but for their own names
+    signature: int = -1  # equal for modules that are equal from here down except for their own names
     size: int = 1  # modules from here down, like the next but one
     own: Counts = ()  # its own calls by kind
     counts: Counts = ()

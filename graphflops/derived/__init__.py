@@ -1,1 +1,1 @@
-"""What follows from a report: other sizes, several models, costs of an item."""
+"""Figures that follow from a report: other sizes, several models, costs per item."""

@@ -1,8 +1,7 @@
-"""What one run of a program takes in (tokens, images, frames, edges or samples), by what its calls do with its inputs.
+"""The items of a run (tokens, images, frames, edges or samples), found from what the calls do with the inputs.
 
-With a predicted time: how many a second, what a million cost, what belongs to no call.
-
-FLOPs of a token or sample, in the conventions that people compare: what runs, what masks leave, and 6N plus attention.
+With a predicted time: items per second, the price of a million, and the time outside of calls. FLOPs per item in the
+conventions that people compare: the work that runs, the work that masks leave visible, and 6N plus attention.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ if TYPE_CHECKING:
 _HOUR = 3600
 _MILLION = 1e6
 _ROUNDING = 1e-9  # seconds
-_LARGEST = 2**64  # no device takes so many in
+_LARGEST = 2**64  # larger counts are no sizes of a real run
 
 
 def throughput(report: Report) -> dict[str, float]:
-    """Samples, tokens and the like a second, of the training step where there is one; {} where no time is predicted."""
+    """Samples, tokens and the like per second, of the training step if there is one; {} without a predicted time."""
     time = report.step_time or report.totals.time
     if time is None or not time.seconds:
         return {}
@@ -41,16 +40,16 @@ def throughput(report: Report) -> dict[str, float]:
 
 
 def cost_per_million(rates: Mapping[str, float], price_per_hour: float | None) -> dict[str, float]:
-    """What a million of each cost, in the currency of the price of one device for an hour; {} without a price."""
+    """The price of a million of each item, in the currency of `price_per_hour`; {} without a price."""
     if price_per_hour is None:
         return {}
     return {name: price_per_hour / _HOUR / rate * _MILLION for name, rate in rates.items()}
 
 
 def outside_of_calls(report: Report) -> dict[str, float]:
-    """Seconds of the forward and the backward of a micro-step, or of an inference, that belong to no call.
+    """Seconds of a micro-step's forward and backward, or of an inference, that belong to no call.
 
-    The CPU takes them for the loss, for autograd and for the guards of a compiled program. Phases without any are left out.
+    The CPU needs them for the loss, for autograd and for the guards of a compiled program. Only phases with any are given.
     """
     time, step = report.totals.time, report.step_time
     whole = {} if time is None else {"forward": time.seconds}
@@ -72,19 +71,19 @@ def outside_of_calls(report: Report) -> dict[str, float]:
 Use = Literal["looks up", "picks", "collects", "image", "signal"]
 
 _INTEGERS = ("int", "uint")
-_BY_RANK: dict[int, Use] = {4: "image", 3: "signal"}  # of what a convolution reads
-_TEXT_RANK = 2  # an index for each sample is a class or a time step
+_BY_RANK: dict[int, Use] = {4: "image", 3: "signal"}  # by rank of a convolution's operand
+_TEXT_RANK = 2  # one index per sample is a class or a time step, not text
 _READING = ("gather", "scatter", "convolution")
 _KEEPING = ("view", "identity", "cast", "movement", "elementwise", "resampling", "quantisation", "sequence")
 
 
 def items(report: Report) -> Mapping[str, int]:
-    """How many samples, and what else, one run takes in.
+    """The number of items of each kind in one run.
 
-    Tokens: the elements of the first input of integers in rows and columns whose values index a table of weights. Images:
-    the entries of an input that a convolution over a plane reads; frames: the positions, in all samples, that a convolution
-    along one axis reads. Edges: the integers that pick rows which the program computes and say where their sums belong; then
-    the first axis counts nodes, no samples. Samples: the first axis of the first input, unless it counts images.
+    Tokens: elements of the first integer input of rank 2 or more whose values index a table of weights. Images: entries of
+    an input that a 2-D convolution reads. Frames: positions, in all samples, that a 1-D convolution reads. Edges: integers
+    that both pick rows which the program computes and scatter their sums; then the first axis counts nodes, not samples.
+    Samples: the first axis of the first input, unless it counts images.
     """
     inputs = {named.name: named for named in report.inputs if named.type.rank}
     uses: dict[Use, dict[str, Named]] = {}
@@ -108,16 +107,16 @@ def items(report: Report) -> Mapping[str, int]:
 
 
 def token_ids(report: Report) -> TensorType | None:
-    """The type of the first input in rows and columns whose values index a table of weights; None where there is none."""
+    """The type of the first input of rank 2 or more whose values index a table of weights; None if there is none."""
     inputs = {named.name: named for named in report.inputs if named.type.rank >= _TEXT_RANK}
     found = (inputs[name].type for use, name, _ in _uses(report, inputs) if use == "looks up")
     return next(found, None)
 
 
 def _uses(report: Report, inputs: Mapping[str, Named]) -> Iterator[tuple[Use, str, Named]]:
-    """How calls use values of inputs, changed element by element at most: use, input, and the operand that holds them."""
+    """How calls use values of inputs that are at most changed element by element: use, input, operand with the values."""
     computed = {*inputs}  # values that depend on an input
-    holds = {name: name for name in inputs}  # by value: the input whose values it holds
+    holds = {name: name for name in inputs}  # by value, the input whose values it holds
     kinds = {op: operator(op).kind for op in {row.op for row in report.rows}}
     last = max([place for place, row in enumerate(report.rows) if kinds[row.op] in _READING], default=-1)
     for row in report.rows[: last + 1]:
@@ -139,17 +138,17 @@ def _uses(report: Report, inputs: Mapping[str, Named]) -> Iterator[tuple[Use, st
             holds.update((named.name, holds[changing[0]]) for named in row.outputs)
 
 
-_BACKWARD_OF_PRODUCT = 2  # products of a gradient for each of the forward: one for each factor
+_BACKWARD_OF_PRODUCT = 2  # products in the backward for each in the forward: one gradient for each factor
 _SHARING = ("view", "identity", "cast")
 
 
 class Convention(Record, frozen=True):
     """FLOPs of one item, counted in several ways."""
 
-    dense: float  # the matrix work that the program runs, hidden pairs of attention included
-    visible: float  # without the hidden pairs
-    active: float  # 2 for each multiplication of the item by a parameter, and the attention's; 6 in training
-    # The same with all parameters that are multiplied by any item: experts that it is not routed to included.
+    dense: float  # the matrix work that the program runs, including masked pairs of attention
+    visible: float  # without masked pairs
+    active: float  # 2 (in training 6) for each multiplication of the item by a parameter, plus attention
+    # As `active`, with all parameters that any item is multiplied by: also experts that the item is not routed to.
     total: float
 
 
@@ -157,28 +156,28 @@ class PerItem(Record, frozen=True):
     """FLOPs per item of a program."""
 
     axis: str  # the input axis whose entries are the items
-    # How many one run takes in: the entries of the axis in all samples, which the first axis counts.
+    # In one run: the entries of the axis times the samples, which the first axis counts.
     items: int
-    length: int | None  # the entries in one sample, None for that first axis
-    forward: Convention  # of a run
-    # Of a run with its gradients; where the report has none, three times the forward's, as the 6N convention has it.
+    length: int | None  # the entries of the axis in one sample; None if it is the first axis
+    forward: Convention
+    # Forward and backward; in a report without backward three times the forward, by the 6N convention.
     training: Convention
-    active_parameters: int  # that one item is multiplied by
-    parameters: int  # that any item is, embeddings that are only looked up not counted
+    active_parameters: int  # parameters that one item is multiplied by
+    parameters: int  # parameters that any item is multiplied by: tables that are only looked up do not count
     unknown: int = 0  # calls of unknown cost, which may add to all of these
-    seconds: float | None = None  # predicted for an item of a run; None where no time is predicted
-    step_seconds: float | None = None  # of a training step, likewise
-    is_lower_bound: bool = False  # calls of unknown cost are not in the times
+    seconds: float | None = None  # predicted per item of a run; None without a prediction
+    step_seconds: float | None = None  # predicted per item of a training step; None without a prediction
+    is_lower_bound: bool = False  # the times lack calls of unknown cost
 
 
 def per_item(report: Report, axis: str) -> PerItem:
     """FLOPs for each entry of an input axis, such as a token `ids[1]`, or a sample `x[0]`.
 
-    Raises ModelError where no input has that axis, or where a size has no value.
+    Raises ModelError if no input has that axis, or if a size has no value.
     """
     items, length = _items(report, axis)
     sizes: dict[str, int] = {}
-    used: Counter[str] = Counter()  # multiplications of one item, by stored tensor
+    used: Counter[str] = Counter()  # by stored tensor, multiplications per item
     for name, size, flops in _multiplied(report):
         sizes[name] = size
         used[name] += flops / 2 / items  # type: ignore[assignment]
@@ -194,7 +193,7 @@ def per_item(report: Report, axis: str) -> PerItem:
     cost, times = report.totals.cost, 1 + _BACKWARD_OF_PRODUCT
     forward = counted(cost, 2 * weights + attention, 2 * reached + attention)
     thrice = [times * part for part in (forward.dense, forward.visible, forward.active, forward.total)]
-    # Of one micro-step, which is what takes the items in.
+    # Per micro-step: each takes in `items` items.
     training = counted(cost + report.backward.cost, *thrice[2:]) if report.backward else Convention(*thrice)
     time, step, unknown = report.totals.time, report.step_time, report.coverage.unknown
     return PerItem(
@@ -206,7 +205,7 @@ def per_item(report: Report, axis: str) -> PerItem:
 
 
 def _items(report: Report, axis: str) -> tuple[int, int | None]:
-    """The entries of an input axis in all samples, which its first axis counts, and in one; None for that axis itself."""
+    """The entries of an input axis in all samples, and in one sample; None if it is the first axis, that of samples."""
     places = of_report(report).places(axis)
     infos = [report.symbols[place] for place in places if place in report.symbols]
     axes = {*places, *(place for info in infos for place in info.where if place not in info.computed)}
@@ -220,7 +219,7 @@ def _items(report: Report, axis: str) -> tuple[int, int | None]:
 
 
 def value_of(report: Report, quantity: object) -> int:
-    """A quantity at the known sizes; ModelError where one has no value."""
+    """A quantity at the known sizes. Raises ModelError if a size has no value."""
     value = report.value(quantity)  # type: ignore[arg-type]
     if value is None:
         what = f"FLOPs per item need a value for every size: {quantity} is open"
@@ -229,11 +228,13 @@ def value_of(report: Report, quantity: object) -> int:
 
 
 def _multiplied(report: Report) -> Iterator[tuple[str, int, int]]:
-    """For each product with a stored tensor: its name, its elements, and the FLOPs. Attentions count by themselves."""
+    """For each product by a stored tensor: the tensor's name, its elements, and the FLOPs. Attentions are left out."""
     made = {named.name for row in report.rows for named in row.outputs}
     made |= {named.name for named in report.inputs}
     of_attention = {name for use in report.attentions for name in use.calls}
-    source: dict[str, str] = {}  # by value computed from stored tensors alone: the tensor that it stands for
+    source: dict[
+        str, str
+    ] = {}  # by value that is computed from stored tensors alone, the tensor that it stands for
     sizes: dict[str, int] = {}
     for row in report.rows:
         stored = [named for named in row.inputs if named.name in source or named.name not in made]
@@ -249,18 +250,18 @@ def _multiplied(report: Report) -> Iterator[tuple[str, int, int]]:
         elif stored and stored[0] is row.inputs[0] and operator(row.op).kind in _SHARING:
             source.update((named.name, source.get(stored[0].name, stored[0].name)) for named in row.outputs)
         elif stored and len(stored) == len(row.inputs):
-            # Dequantized, scaled or joined: a parameter of its own.
+            # Dequantized, scaled or concatenated weights are a parameter of their own.
             source.update((named.name, named.name) for named in row.outputs)
 
 
 def mfu(
     report: Report, seconds: float, device: str | Device, *, devices: int = 1, visible: bool = False
 ) -> float:
-    """Model FLOPs utilisation: matrix work of a run, or of the step of a training analysis, by its time and the peak rate.
+    """Model FLOPs utilisation: the matrix work of a run, or of a training analysis's step, over time and peak rate.
 
-    seconds: measured time of the run, or of the step with all of its micro-steps. devices: how many share it. visible: leave
-    out what masks hide. Each element type counts at its own published peak. A gradient counts at most twice its forward:
-    what checkpoints and fused attention compute again is no work of the model. A joint program counts as it runs.
+    seconds: measured time of the run, or of the step with all of its micro-steps. devices: how many share the work. visible:
+    leave out masked pairs. Each element type counts at its own published peak. A gradient counts at most twice its forward:
+    what checkpoints and fused attention recompute is not the model's work. A joint program counts as it runs.
     """
     from graphflops.devices import device as device_of
 
@@ -273,7 +274,7 @@ def mfu(
 
 
 def least_seconds(flops: Mapping[str, int], profile: Device) -> tuple[float, str | None]:
-    """Seconds that matrix work by element type takes at the published peaks, and an element type that has none, or None."""
+    """Seconds of matrix work (by element type) at the published peaks, and an element type without a peak, or None."""
     from graphflops.time.predict import matrix_peak
 
     peaks = {dtype: matrix_peak(dtype, profile) for dtype in flops}

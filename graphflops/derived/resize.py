@@ -1,4 +1,4 @@
-"""A report at other sizes, one or many: its formulas hold them open, so the model itself is not needed; with its times."""
+"""A report at other sizes, one or many, from its formulas: only times need the model itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ADVICE = "analyze the model itself"
 
 
 def resized(report: Report, dims: Mapping[str, int], inputs: Mapping[str, Sequence[int]]) -> Report:
-    """The report at other sizes, as an analysis of the model at these sizes would give it.
+    """The report at other sizes: what an analysis of the model at these sizes gives.
 
     dims: by symbol (`s27`), label, input axis (`ids[1]`) or a pattern of them. inputs: whole shapes.
     Raises ModelError for a size that the report does not hold open, and where a size of a result would be negative.
@@ -59,7 +59,7 @@ def resized(report: Report, dims: Mapping[str, int], inputs: Mapping[str, Sequen
 
 
 def values_at(report: Report, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The values of a report's symbols at which sizes are as given, by any of their names; an axis by its own size.
+    """The values of a report's symbols for given sizes, named by symbol, label or axis (whose own size is meant).
 
     Raises ModelError for a name that no size has, and for a size that the report does not hold open.
     """
@@ -81,7 +81,7 @@ def refuse_guarded(report: Report, values: Mapping[str, int]) -> None:
 
 
 class _Substitution:
-    """Puts values in for symbols everywhere in frozen data; what holds none of them stays the same object."""
+    """Replaces symbols by values everywhere in frozen data; parts without these symbols stay the same objects."""
 
     def __init__(self, given: Mapping[str, int]) -> None:
         self.given = given
@@ -113,7 +113,7 @@ class _Substitution:
 
 
 def _without_times(report: Report) -> Report:
-    """The report without predicted times: they are no formulas, and hold at the sizes that they were predicted for alone."""
+    """The report without predicted times, which are no formulas and hold only at the sizes of their prediction."""
     if not report.device:
         return report
     backward, optimizer = (
@@ -126,7 +126,7 @@ def _without_times(report: Report) -> Report:
 
 
 def _at_its_peak(report: Report, totals: Totals) -> Totals:
-    """The totals with the call at which the timeline holds the most, and with what it holds: a formula has some moments."""
+    """The totals with the peak of the timeline and its call: the formula of a peak covers only some moments."""
     timeline = report.memory.own
     if (known := timeline.sizes(report.value)) is None:
         is_known = isinstance(totals.peak_bytes, int) and not timeline.rows
@@ -144,14 +144,14 @@ MOST = 10_000  # points
 
 
 class Point(Record, frozen=True):
-    """Cost of a program at one choice of sizes; None for a quantity whose formula has another size without a value."""
+    """The cost of a program at one choice of sizes; None for a quantity that depends on another, unknown size."""
 
     sizes: Mapping[str, int]
-    # FLOPs and bytes as in a report; in a training analysis those of the whole step.
+    # FLOPs and bytes as in a report; in a training analysis, of the whole step.
     cost: Mapping[str, int | None]
     peak_bytes: int | None
     time: PhaseTime | None = None  # of the same, predicted for these sizes; None without a device
-    rates: Mapping[str, float] = {}  # how many tokens, images and the like a second
+    rates: Mapping[str, float] = {}  # tokens, images and the like per second
     serving: Mapping[str, float] = {}  # a decoder's step, named by fitting/cells.py
     is_lower_bound: bool = False  # calls of unknown cost are in no figure
 
@@ -163,13 +163,13 @@ class Point(Record, frozen=True):
 
     @property
     def intensity(self) -> float | None:
-        """Matrix FLOPs a byte; None where a part of either is not known."""
+        """Matrix FLOPs per byte; None if a part of either is unknown."""
         flops, moved = self.cost["matrix_flops"], self.traffic
         return flops / moved if flops is not None and moved and not self.is_lower_bound else None
 
 
 class Sweep(Rendered, Record, frozen=True):
-    """A report at many sizes. notes: sizes that the program was not exported for, calls of unknown cost, times left out."""
+    """A report at many sizes. notes: sizes beyond the export's ranges, calls of unknown cost, missing times."""
 
     report: Report
     points: tuple[Point, ...]
@@ -182,14 +182,14 @@ class Sweep(Rendered, Record, frozen=True):
         report_of: Callable[[Mapping[str, int]], Report] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Sweep:
-        """The points of `sweep`, and a note for each size that has values beyond its range.
+        """The points of `sweep`, and a note for each size with values beyond its range.
 
-        report_of: the analysis at given sizes, by symbol. Times are no formulas, so a report for a device takes one for each
-        point; without it points have no times. progress: called with (points done, points in all).
+        report_of: analyzes the model at given sizes, by symbol. Times are no formulas, so a report for a device needs one
+        analysis per point; without `report_of`, points have no times. progress: called with (points done, all points).
         """
         points, notes = sweep(report, sizes), beyond(report, sizes)
         if unknown := report.coverage.unknown_ops:
-            notes += [f"in no figure is what these cost, which is unknown: {shown(', '.join(unknown), 200)}"]
+            notes += [f"the cost of these is unknown, and in no figure: {shown(', '.join(unknown), 200)}"]
         if report.device and report_of is not None:
             for place, point in enumerate(points):
                 found = report_of(values_at(report, point.sizes))
@@ -205,10 +205,10 @@ class Sweep(Rendered, Record, frozen=True):
 def sweep(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[Point]:
     """The program at every combination of the sizes.
 
-    sizes: values by symbol (`s27`), label, input axis (`ids[1]`, its own size) or pattern (`past_*[2]`), in the order in
-    which they vary, the last one fastest; sizes that are always equal under all of their names (`keys[2]=values[2]`).
-    Raises ModelError for a name that no open size of the report has or that is given twice, for an axis that cannot have a
-    size, where a size of a result is negative, and for more than 10,000 points.
+    sizes: values by symbol (`s27`), label, input axis (`ids[1]`, its own size) or pattern (`past_*[2]`); the last one varies
+    fastest. Sizes that are always equal are given once, under all of their names (`keys[2]=values[2]`). Raises ModelError
+    for a name that is no open size of the report or is given twice, for an axis that cannot have a size, if a result has a
+    negative size, and for more than 10,000 points.
     """
     parts = [of_report(report).sizes_of(name).values() for name in sizes]
     named = [{name for size in one if isinstance(size, Expr) for name in size.symbols} for one in parts]
@@ -229,13 +229,14 @@ def sweep(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[Point]:
         peak, is_bound = evaluate(step.peak_bytes, values), report.coverage.unknown > 0
         sizes_held = [size for size in held.at(values) if size is not None]
         if peak is not None and timeline.rows and len(sizes_held) == len(timeline.held):
-            peak = max(peak, *timeline.live_bytes(sizes_held))  # a formula has some moments
+            # The formula of a peak covers only some moments
+            peak = max(peak, *timeline.live_bytes(sizes_held))
         points.append(Point(chosen, cost, peak, is_lower_bound=is_bound))
     return points
 
 
 def beyond(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[str]:
-    """One line for each size with values outside the range for which the program was exported."""
+    """One line for each size with values outside the range of the export."""
     lines = []
     for name, values in sizes.items():
         for size in of_report(report).sizes_of(name).values():

@@ -1,4 +1,4 @@
-"""What of a report runs when, in the predicted seconds, and which of its calls depend on which, by the memory they touch."""
+"""When each call of a report runs, in predicted seconds, and which calls depend on which by the memory that they touch."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _NOTHING = 1e-12  # seconds
 
 
 class Span(NamedTuple):
-    """What runs from one moment to another, in seconds from the start."""
+    """A call's run, with start and end in seconds from the start."""
 
     phase: str  # forward, backward or optimizer
     row: int  # of the call, -1 outside of calls
-    time: CallTime | None  # of the call, None where it is not known, or outside of calls
+    time: CallTime | None  # of the call; None if unknown, or outside of calls
     start: float
     end: float
-    is_gradient: bool = False  # of the call's gradients
-    stream: str | None = None  # of a collective, the name of the group that has it; None of calls
-    waits: tuple[int, ...] = ()  # places of the collectives among the spans that have to end before
+    is_gradient: bool = False  # whether it is the call's gradients that run
+    stream: str | None = None  # the group of a collective; None for calls
+    waits: tuple[int, ...] = ()  # indices of the spans of collectives that must end first
 
 
 def timeline(report: Report, micro_steps: int = 1) -> list[Span]:
-    """The spans in the order in which they are launched; calls that take no time only where they count work.
+    """The spans in launch order; calls that take no time are left out unless they count work.
 
-    The gradients follow the forward, last call first, and the optimizer follows them, after so many micro-steps. A call
-    whose time is not known, or that the kernel of another one runs, is a span of no length without a time.
+    The gradients follow the forward, last call first. The optimizer follows after `micro_steps` of both. A call whose time
+    is unknown, or whose work runs in another call's kernel, is a span of length 0 without a time.
     """
     found, rows, others = _Timeline(report), report.rows, outside_of_calls(report)
     backward = [at for at in reversed(range(len(rows))) if rows[at].backward_time or rows[at].backward]
@@ -43,18 +43,18 @@ def timeline(report: Report, micro_steps: int = 1) -> list[Span]:
 
 
 class _Timeline:
-    """The stream of calls, and one for each group of devices."""
+    """The stream of calls, and one stream for each group of devices."""
 
     def __init__(self, report: Report) -> None:
         self.rows = report.rows
         self.spans: list[Span] = []
-        self.clock = 0.0  # when the calls so far have run
-        self.sent: dict[str, float] = {}  # and the collectives of each group
+        self.clock = 0.0  # when the calls so far end
+        self.sent: dict[str, float] = {}  # by group, when its collectives so far end
         self.awaited: dict[int, list[int]] = {}  # by row, the collectives that its call waits for
-        self.due: list[int] = []  # those that the next call waits for
+        self.due: list[int] = []  # the collectives that the next call waits for
 
     def phase(self, phase: str, rows: Sequence[int], outside: float) -> None:
-        """The calls of a phase in their order. outside: seconds that belong to none, before them."""
+        """Adds the calls of a phase in order. outside: seconds before them that belong to no call."""
         if outside:
             self.add(phase, -1, None, outside)
         for row in rows:
@@ -63,7 +63,7 @@ class _Timeline:
         self.awaited.clear()
 
     def call(self, phase: str, at: int) -> None:
-        """A call or its gradients, and the collective that it starts."""
+        """Adds a call or its gradients, and the collective that it starts."""
         row, is_gradient = self.rows[at], phase == "backward"
         time, cost = (row.backward_time, row.backward) if is_gradient else (row.time, row.cost)
         phase = phase if is_gradient else row.phase
@@ -73,7 +73,7 @@ class _Timeline:
                 self.add(phase, at, None, 0.0, is_gradient)
             return
         own = time.seconds - time.waited
-        after = min(time.ahead, max(own, 0.0))  # what the CPU takes once a collective has started
+        after = min(time.ahead, max(own, 0.0))  # seconds of the CPU after the collective has started
         if own - after > _NOTHING or (cost and not time.collective):
             self.add(phase, at, time, max(own - after, 0.0), is_gradient)
         if time.collective:
@@ -89,28 +89,29 @@ class _Timeline:
                 self.add(phase, -1, None, after)
 
     def ready(self) -> float:
-        """When the calls so far have run, and the collectives that the next one waits for."""
+        """When the calls so far end, and the collectives that the next call waits for."""
         return max([self.clock, *(self.spans[place].end for place in self.due)])
 
     def add(
         self, phase: str, row: int, time: CallTime | None, seconds: float, is_gradient: bool = False
     ) -> None:
-        """What takes so long in the stream of calls."""
+        """Adds a span to the stream of calls."""
         start = self.ready()
         self.clock = start + seconds
         self.spans.append(Span(phase, row, time, start, self.clock, is_gradient, None, tuple(self.due)))
         self.due.clear()
 
 
-_Extent = tuple[str | int, int, int]  # memory, and the bytes there from the begin to the end
-_Use = tuple[int, int, bool, str | None]  # bytes there; whether it writes them, and its stream
+_Extent = tuple[str | int, int, int]  # a memory, and the start and end of a range of its bytes
+_Use = tuple[int, int, bool, str | None]  # start and end of a range, whether it is written, and the stream
 
 
 class Memory:
-    """Who wrote memory last, and who has read it since.
+    """For each memory, the span that wrote it last and the spans that have read it since.
 
-    Values of a recorded step lie in its storages. Elsewhere each value has memory of its own, which the results of calls
-    that run no kernel share, as views do, and those of calls that write in place. A gradient has that of no value.
+    Values of a recorded step lie in its storages. In other programs each value has memory of its own, except that views and
+    other results of calls without a kernel share their operands' memory, as do results of in-place calls. Gradients share
+    no memory with values.
     """
 
     def __init__(self, report: Report) -> None:
@@ -130,9 +131,9 @@ class Memory:
                 self._share(_gradients(_names(row.inputs)), _gradients(_names(row.outputs)))
 
     def touched(self, span: Span, row: Row, place: int) -> set[int]:
-        """The spans on which one depends, all by their places: whose results it reads, or whose memory it writes over.
+        """The indices of the spans that a span depends on: it reads their results, or overwrites memory that they used.
 
-        What precedes a collective in its call, a launch or a copy, only reads.
+        The launch or copy before a collective in the same call only reads.
         """
         reads, writes = _names(row.inputs), _names(row.outputs)
         if span.is_gradient:

@@ -49,7 +49,7 @@ class Node(Struct, frozen=True):
 
 
 class Launch(Struct, frozen=True):
-    """What starting a kernel costs. graph_seconds: gap between two kernels of a CUDA graph; 0 where their times hold it."""
+    """What starting a kernel costs. graph_seconds: gap between kernels of a CUDA graph; 0 where their times include it."""
 
     graph_seconds: Annotated[float, msgspec.Meta(ge=0, le=1)]
 
@@ -57,24 +57,24 @@ class Launch(Struct, frozen=True):
 class Host(Struct, frozen=True):
     """The CPU beside the device, which runs Python and launches kernels."""
 
-    # CPU time of one call by phase and operator, or kind of operator (`forward.convolution`, `optimizer.tensor`), and of
-    # each of its tensors (`recorded.sharding.tensor`), in the middle of the machines that were measured.
+    # CPU time of one call by phase and operator or kind of operator (`forward.convolution`, `optimizer.tensor`), and of
+    # each of its tensors (`recorded.sharding.tensor`): the median of the measured machines.
     seconds: Mapping[str, Positive] = {}
     benchmarks: Mapping[str, Positive] = {}  # seconds of micro-benchmarks there
-    # Nine of ten programs on such machines take less than `slower` times as long, and more than a `faster`th.
+    # Nine of ten programs on such machines take between 1/`faster` and `slower` times as long.
     faster: Factor = 1.5
     slower: Factor = 2.0
     disturbed: Factor = 1.0  # how many times as long a core takes beside other work
     disturbed_share: Share = 0.0  # of the time
-    ratio: Factor = 1.0  # how many times as long the calls of which it has no cost take as beside an H200
-    # Between its memory and the device's: `start` in seconds, `pinned` as a share of the bus's bandwidth, and bytes per
-    # second of pageable memory, `to_device`, `to_host`, and `fresh`, which is memory that no copy used before.
+    ratio: Factor = 1.0  # how many times as long as beside an H200 calls without a cost here take
+    # Of copies between its memory and the device's: `start` in seconds; `pinned`, a share of the bus's bandwidth; of
+    # pageable memory, bytes per second `to_device`, `to_host`, and `fresh`, into memory that no copy used before.
     copies: Mapping[str, Positive] = {}
 
     def slowness(self, ranks: int) -> float:
-        """How many times as long the CPU's part of a step takes whose ranks wait for one another: that of the slowest.
+        """How many times as long as one rank the CPU takes for a step whose ranks wait for the slowest.
 
-        The costs of calls are of one rank. Of several, hardly ever none is disturbed.
+        The more ranks there are, the likelier other work disturbs one of them.
         """
         if ranks == 1:
             return 1.0
@@ -91,14 +91,14 @@ class Calibration(Struct, frozen=True):
     # Rows of numbers as `columns` names them, the last one microseconds.
     points: Annotated[tuple[Point, ...], msgspec.Meta(min_length=1, max_length=1000)]
     software: str  # versions of the libraries that ran
-    data: str  # contents of the operands, and what of them is in the cache
+    data: str  # contents of the operands, and which of them are in the cache
     source: str
     license: str = ""
     # Median, mean and 90th percentile of the relative error on measured rows that are not among the points.
     error: tuple[Error, Error, Error] | None = None
 
     def __hash__(self) -> int:
-        """Of what tells the tables of a device apart: all points would take longer than what is found from them."""
+        """Of what tells a device's tables apart: hashing all points would take longer than any use of them."""
         return hash((self.family, self.variant, self.dtype, len(self.points)))
 
 
@@ -112,15 +112,15 @@ class Device(Struct, frozen=True, kw_only=True):
     # Peak multiply-add rate in FLOP/s by element type, dense, on matrix units where the type has them; float32 is plain
     # float32, not TF32.
     matrix: Mapping[str, Positive]
-    sources: Mapping[str, str]  # where each figure is from, by field
-    kind: Literal["gpu", "cpu", "tpu"] = "gpu"  # a CPU does what each call asks before the next
+    sources: Mapping[str, str]  # the source of each figure, by field
+    kind: Literal["gpu", "cpu", "tpu"] = "gpu"  # a CPU finishes each call before the next
     vector: Positive | None = None  # float32 outside of the matrix units
     context_bytes: Count | None = None  # memory that the driver and libraries of one process take
     blas_workspace_bytes: Count | None = None  # what PyTorch allocates for the matrix products of one thread
     multiprocessors: Cores | None = None  # cores with their own matrix units (SMs; AMD: compute units)
     # CUDA's compute capability, by which libraries choose kernels; 0 and 0 of a GPU that does not run CUDA.
     capability: tuple[Generation, Generation] | None = None
-    clock_hz: Positive | None = None  # the highest they run at
+    clock_hz: Positive | None = None  # their highest
     power_watts: Positive | None = None  # board limit
     l2_bytes: Count | None = None
     links: tuple[Link, ...] = ()
@@ -128,17 +128,17 @@ class Device(Struct, frozen=True, kw_only=True):
     launch: Launch | None = None
     host: Host | None = None  # None where no CPU beside it was measured
     rates_of: str = ""  # a similar device whose constants are used, because this one was not measured
-    # Nine of ten programs are within this factor beside errors of single kernels; all kernels of a device that was not
-    # measured may err alike.
+    # Nine of ten programs are within this factor, apart from errors of single kernels: all kernels of a device that was
+    # not measured may be wrong in the same direction.
     spread: Factor = 1.0
-    # By family and variant of kernels, and `other`, measured over predicted time in whole programs, by which times are
-    # multiplied.
+    # By family and variant of kernels, or `other`: measured over predicted time in whole programs. Times are multiplied
+    # by it.
     family_ratios: Mapping[str, Constant] = {}
     # Constants of the models of kernel families, by family and variant: shares of ceilings, work per multiprocessor and
     # cycle, latencies; nine of ten measured kernels are within the factor `spread`.
     rates: Mapping[str, Mapping[str, Constant]] = {}
-    # Share of the processor and of the GPU that other processes took while a user's machine was measured, as far as its
-    # system tells.
+    # Shares of the CPU and of the GPU that other processes took while a user's machine was measured, as far as the
+    # system reports them.
     busy: Mapping[Literal["cpu", "gpu"], Share] = {}
     calibration: Annotated[tuple[Calibration, ...], msgspec.Meta(max_length=1000)] = ()
 
@@ -158,7 +158,7 @@ class Platform(Struct, frozen=True):
 
     capability: Capability = (9, 0)
     multiprocessors: int = 132
-    torch: str = _TORCH.measured  # the release of PyTorch whose choices of kernels are assumed, as `2.11`
+    torch: str = _TORCH.measured  # the release whose choices of kernels are assumed, as `2.11`
     # The release of cuDNN that its packages on PyPI require, as cuDNN numbers it: 91900 is 9.19.0.
     cudnn: int = _TORCH.releases[_TORCH.measured]["cudnn"]
 
@@ -179,7 +179,7 @@ HOPPER = Platform()  # an H200, and what is assumed where no device is named
 def platform_of(device: Device | None, torch: str | None = None) -> Platform:
     """The platform of a device under a release of PyTorch, by default the one that was measured.
 
-    Where a GPU's profile does not say what it is, and of what is no GPU, the device is an H200.
+    It is an H200's where a GPU's profile gives no capability, and for a device that is not a GPU.
     """
     release = HOPPER.torch if torch is None else torch
     if release not in _TORCH.releases:
@@ -262,7 +262,7 @@ def complete(profile: Device) -> Device:
 def substitution(profile: Device, *, has_launches: bool) -> str:
     """What predictions for a device take from others, in words; "" for nothing. has_launches: a CPU launches kernels."""
     if profile.kind == "tpu":
-        own = "memory and time are those of a GPU of its bandwidth and peak, without the memory of a driver"
+        own = "memory and time are those of a GPU with its bandwidth and peak, without a driver's memory"
         return f"{profile.name} does not run PyTorch's CUDA kernels: {own}"
     figures = {
         "the memory of the driver": profile.context_bytes is None and profile.kind == "gpu",

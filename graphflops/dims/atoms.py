@@ -1,4 +1,4 @@
-"""Polynomials as data, the atoms that they are made of, named functions of numbers, and how all are printed.
+"""Polynomials as data, the atoms that they consist of, named functions of numbers, and how all of these are printed.
 
 `graphflops.dims.terms` has the arithmetic on terms, `graphflops.dims.expr` the operators.
 """
@@ -67,7 +67,7 @@ def _log2(a: Any) -> Any:
 REAL_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sqrt": _square_root,
     "truediv": _truediv,
-    "double": operator.truediv,  # the floating number nearest to a fraction, as computers multiply sizes by it
+    "double": operator.truediv,  # the double nearest to a fraction, by which computers multiply sizes
     "log2": _log2,
     **{
         name: getattr(math, name)
@@ -112,7 +112,7 @@ Interval: TypeAlias = "tuple[int | float, int | float]"  # floats are only the t
 
 
 class Polynomial:
-    """An integer polynomial over atoms, without its operators: `Expr` is the one class made of it."""
+    """An integer polynomial over atoms, without operators: `Expr` is the only class made from it."""
 
     __slots__ = ("_interval", "_symbols", "_text", "terms")
 
@@ -156,7 +156,7 @@ class Polynomial:
         return {atom for monomial in self.terms for atom in monomial}
 
     def as_atom(self) -> Atom | None:
-        """The atom that this is, or None where it is not a lone one."""
+        """The atom that this is; None if it is no single atom."""
         if len(self.terms) == 1:
             ((monomial, coefficient),) = self.terms.items()
             if coefficient == 1 and len(monomial) == 1:
@@ -220,7 +220,7 @@ _ATOMS: dict[tuple[str, str, tuple[Operand, ...]], Atom] = {}
 
 
 def intern_atom(kind: str, name: str, args: tuple[Operand, ...]) -> Atom:
-    """The one atom of this kind, name and arguments. Raises DimError for one that is too large."""
+    """The one atom of this kind, name and arguments. Raises DimError if it would be too large."""
     key = (kind, name, args)
     atom = _ATOMS.get(key)
     if atom is None:

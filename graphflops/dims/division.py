@@ -10,7 +10,7 @@ from graphflops.dims.atoms import Terms, is_real, terms_of
 from graphflops.dims.expr import OPERATIONS, Dim, Expr, arguments, at_least, build, opaque
 from graphflops.dims.terms import cancel, common_factor, divide, leading_coefficient, rank
 
-_FOLD_TERMS = 4  # terms beside an inner floor division that may be multiplied by its divisor
+_FOLD_TERMS = 4  # terms added to an inner floor division that may be multiplied by its divisor
 _RESIDUE_WORK = 4_096  # term evaluations spent on proving that a division is exact
 
 
@@ -159,9 +159,9 @@ def _mod_by_int(a: Expr, divisor: int) -> Dim:
 
 
 def fixed_residue(dim: Dim, divisor: int) -> int | None:
-    """The value of dim % divisor where that is the same whatever integers the atoms of dim are.
+    """The value of dim % divisor, if it is the same whatever integers the atoms of dim are.
 
-    Found by trying every residue of the atoms; None where it varies or there are too many to try.
+    Found by trying every residue of the atoms; None if it varies or if there are too many to try.
     """
     polynomial = terms_of(dim)
     atoms = {atom for monomial in polynomial for atom in monomial}

@@ -1,4 +1,4 @@
-"""What a size is: its value where every symbol has one, and its bounds where symbols have ranges."""
+"""The value of a size if every symbol has one, and its bounds if symbols have ranges."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def evaluate(dim: Operand, values: Mapping[str, int]) -> int | None:
 
 
 def evaluate_all(dims: Iterable[Operand], values: Mapping[str, int]) -> list[int | None]:
-    """`evaluate` of many dims at the same values: what they are sums of is evaluated once."""
+    """`evaluate` for many dims at the same values: what they have in common is evaluated once."""
     return Sums(dims).at(values)
 
 
@@ -90,9 +90,9 @@ def _value(dim: Operand, values: Mapping[str, int], known: dict[Atom, Any]) -> A
 def _product(
     product: Any, monomial: tuple[Atom, ...], values: Mapping[str, int], known: dict[Atom, Any]
 ) -> Any:
-    """A number times a monomial, its floating factors last: integers are exact, and converted only then.
+    """A number times a monomial, its floating factors last: integers are exact, and are converted only then.
 
-    known: values of atoms, one of which may occur thousands of times, inside others too.
+    known: values of atoms; one atom may occur thousands of times, also inside others.
     """
     floating = []
     for atom in monomial:
@@ -141,7 +141,7 @@ def interval(dim: Operand) -> Interval:
 
 
 class Intervals:
-    """Intervals of sizes that lie in ranges, by name; a size that has none is at least 0."""
+    """Intervals of sizes, given ranges by name; a size without a range is at least 0."""
 
     def __init__(self, ranges: Mapping[str, Range]) -> None:
         self.ranges = ranges

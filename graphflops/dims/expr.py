@@ -155,7 +155,7 @@ class Expr(Polynomial):
 
 Dim: TypeAlias = int | Expr
 
-# By the kind of an atom: how it is computed from a name (of a function) and its arguments.
+# By kind of atom: how it is computed from a name (of a function) and its arguments.
 OPERATIONS: dict[str, Callable[[str, Sequence[Dim]], Dim]] = {}
 
 _EXPRS: dict[frozenset[tuple[Monomial, int]], Expr] = {}
@@ -278,7 +278,7 @@ def _substituted_atom(atom: Atom, mapping: Mapping[str, Dim], memo: dict[Atom, D
     return OPERATIONS[atom.kind](atom.name, [_substituted(arg, mapping, memo) for arg in arguments(atom)])
 
 
-# A size that is only a name, as PyTorch stores it or plain: by far the most frequent texts.
+# A size that is only a name, plain or as PyTorch stores it: by far the most frequent texts.
 _NAME = re.compile(r"Symbol\('([A-Za-z]\w{0,99})'(?:, [a-z]+=True)*\)|([A-Za-z]\w{0,99})", re.ASCII)
 
 

@@ -174,7 +174,7 @@ def _name(operator: ast.AST) -> str:
     return type(operator).__name__
 
 
-# By the spellings of a function, that of `ast` for an operator too: how many arguments it takes, and what it is of them.
+# By spelling of a function (for an operator, that of `ast`): its number of arguments, and how it is computed from them.
 _ACTIONS: dict[str, tuple[int | None, Callable[..., Ratio]]] = {
     "Add": (None, lambda reader, *args: reader.sum(args)),
     "Mul Mult": (None, lambda reader, *args: reduce(reader.times, args, _ONE)),

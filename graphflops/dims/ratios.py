@@ -23,18 +23,18 @@ Ratio = tuple[Dim, Dim]  # numerator and nonzero denominator; an integer denomin
 
 
 def simplest(number: float) -> fractions.Fraction:
-    """What a floating constant stands for: the simplest fraction that rounds to it, else its shortest decimals.
+    """The number that a floating constant stands for: the simplest fraction that rounds to it, else its shortest decimals.
 
-    A file that has 0.69999999999999996 means 0.7.
+    A file with 0.69999999999999996 means 0.7.
     """
     simple = fractions.Fraction(number).limit_denominator(SIMPLE)
     return simple if float(simple) == number else fractions.Fraction(repr(number))
 
 
 def nearest_double(number: fractions.Fraction) -> Ratio:
-    """A constant whose products are rounded as computers round them: 0.7 * 10 is 7, 0.7 * 90 a little less than 63.
+    """A constant whose products are rounded as computers round them: 0.7 * 10 is 7, 0.7 * 90 is a little less than 63.
 
-    A fraction of a power of two stays one: its products with sizes are exact.
+    A fraction whose denominator is a power of two stays a fraction: its products with sizes are exact.
     """
     if number.denominator & (number.denominator - 1) == 0:
         return number.numerator, number.denominator

@@ -1,4 +1,4 @@
-"""What is provable of two sizes, and the operations that need it: comparisons, min, max, choices, broadcasting."""
+"""What is provable about two sizes, and operations that need it: comparisons, min, max, choices, broadcasting."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from graphflops.dims.terms import leading_coefficient
 from graphflops.errors import DimError, ShapeError
 
 MAX_CHOICES = 64  # different arguments of one min or max
-_FEW_CHOICES = 8  # so many may be compared whatever their size
+_FEW_CHOICES = 8  # this many may be compared whatever their size
 _CHOICE_WORK = 100_000  # terms compared while choosing among more
 
 
@@ -132,7 +132,7 @@ def dim_max(*dims: Dim) -> Dim:
 
 
 def not_exceeded(dims: Sequence[Dim]) -> Sequence[Dim]:
-    """The dims, in order, without those that another one exceeds term by term; all where a term may be negative."""
+    """The dims, in order, without those that another exceeds term by term; all of them if a term may be negative."""
     monomials = {monomial for dim in dims for monomial in terms_of(dim) if monomial}
     is_small = len(monomials) * len(dims) <= _CHOICE_WORK
     if not is_small or not all(at_least(build({monomial: 1}), 0) for monomial in monomials):
@@ -197,7 +197,7 @@ def compare(op: str, a: Dim, b: Dim) -> Dim:
             return 1
         if high < 0 or (high == 0 and strict):
             return 0
-    # Both sides without what they share, so that s + 1 <= t + 1 and s <= t are one comparison.
+    # Both sides without their common part, so that s + 1 <= t + 1 and s <= t are one comparison.
     difference = b - a
     assert isinstance(difference, Expr)
     content = math.gcd(*difference.terms.values())
@@ -239,8 +239,8 @@ def call(name: str, *args: Dim) -> Dim:
     if name in FUNCTIONS and len(numbers) == len(args):
         with suppress(ArithmeticError, ValueError):  # no value there, or one too large
             value = FUNCTIONS[name](*numbers)
-            # Transcendental functions have integer values at 0 and 1 alone: a float that looks like one elsewhere was
-            # rounded, as tanh(50) is to 1.0.
+            # Transcendental functions have integer values only at 0 and 1: elsewhere a float that looks like an integer was
+            # rounded, such as tanh(50) to 1.0.
             if value == int(value) and (not isinstance(value, float) or numbers[0] in (0, 1)):
                 return int(value)
     return opaque("call", *args, name=name)

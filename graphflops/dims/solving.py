@@ -28,9 +28,9 @@ def symbol_of(size: Dim) -> str:
 
 
 def sizes_taken(size: Expr, low: int | None, high: int | None) -> range | None:
-    """The values of a size while its one symbol goes from low to high; a range that holds them where they have gaps.
+    """The values of a size while its one symbol goes from low to high; if they have gaps, a range that contains them.
 
-    None where the size does not grow, or fall, with its symbol, or has several.
+    None if the size neither grows nor falls with its symbol, or has several symbols.
     """
     ends = _values(size, 0 if low is None else low, LARGEST_SIZE if high is None else high)
     if ends is None:
@@ -44,9 +44,9 @@ def sizes_taken(size: Expr, low: int | None, high: int | None) -> range | None:
 def solution(
     size: Expr, value: int, low: int | None = None, high: int | None = None, like: int | None = None
 ) -> int | None:
-    """What the one symbol of a size is where the size has a value; None where no value from low to high gives it.
+    """The value of the one symbol of a size at which the size has a value; None if no value from low to high gives it.
 
-    like: of several solutions (`h//2`) the one that leaves the same remainder as this; without it the least.
+    like: among several solutions (`h//2`), take the one with the same remainder as this; by default the least.
     """
     lowest, highest = 0 if low is None else low, LARGEST_SIZE if high is None else high
     linear = affine(size)
@@ -89,7 +89,7 @@ def _values(size: Expr, low: int, high: int) -> tuple[int, int] | None:
 
 
 def _grows(size: Dim) -> bool:
-    """True if a size provably never falls while its symbols grow: sums of products and floor divisions of such."""
+    """Whether a size provably never falls while its symbols grow: sums of products and of floor divisions of such sizes."""
     if isinstance(size, int):
         return True
     return all(factor > 0 for monomial, factor in size.terms.items() if monomial) and all(
@@ -105,7 +105,7 @@ def _grows(size: Dim) -> bool:
 
 
 def first_from(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """The first integer from low at which what holds from some point on holds; high where none below it does."""
+    """The first integer from `low` on at which a condition holds that then holds forever; `high` if none below it does."""
     while low < high:  # `bisect` takes no range of more than 2**63 integers
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle + 1, high)

@@ -91,7 +91,7 @@ def leading_coefficient(dim: Operand) -> int:
 
 
 def without(monomial: Monomial, factor: Monomial) -> Monomial | None:
-    """What is left of the monomial without the factor, or None where it does not divide."""
+    """The monomial divided by the factor; None if the factor does not divide it."""
     left = list(monomial)
     for atom in factor:
         if atom not in left:

@@ -1,4 +1,4 @@
-"""The functions of ATen that are calls of others: distances, products, norms, Fourier transforms, by their names."""
+"""ATen's functions that call other ATen functions, by name: distances, products, norms, Fourier transforms."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Axes = tuple[int, ...]
 
 @composite("cosine_similarity")
 def cosine_similarity(t: Calls, x1: Operand, x2: Operand, dim: int = 1, eps: float = 1e-8) -> Operand:
-    """Norms that no gradient sees clamped, quotients, and the sum of their product."""
+    """Quotients by the norms, and the sum of their products; the norms are clamped in place, unseen by autograd."""
     wide = broadcast(x1.shape, x2.shape)
     x1, x2 = (x if x.shape == wide else t.expand(x, wide) for x in (x1, x2))
     norms = [t.clone(t.linalg_vector_norm(x, 2, (dim,), True)) for x in (x1, x2)]
@@ -86,7 +86,7 @@ def kron(t: Calls, a: Operand, b: Operand) -> Operand:
 
 @composite("einsum")
 def einsum(t: Calls, equation: str, tensors: tuple[Operand, ...], path: Axes | None = None) -> Operand:
-    """Products of pairs, from left to right or along a path; a label is summed with the last factor that has it."""
+    """Products of pairs, left to right or along a path; a label is summed as soon as one factor alone has it."""
     from graphflops.rules.contraction import read_equation  # no other program needs it
 
     read = read_equation(equation, tuple([x.type for x in tensors]))
@@ -113,7 +113,7 @@ class _Factor(Record, frozen=True, dict=True):
 
     @cached_property
     def sizes(self) -> dict[str, Dim]:
-        """By label, the size of an axis, but for those of one element."""
+        """The size of each labelled axis, without axes of size 1."""
         return {x: size for x, size in zip(self.labels, self.tensor.shape, strict=True) if size != 1}
 
     def permuted(self, t: Calls, order: Sequence[str]) -> _Factor:
@@ -128,14 +128,14 @@ class _Factor(Record, frozen=True, dict=True):
         return _Factor(t.sum(self.tensor, axes), left) if axes else self
 
     def dropped(self, t: Calls, labels: Collection[str]) -> _Factor:
-        """The factor without those of these axes that have one element."""
+        """The factor without those of these axes that have size 1."""
         left = [label for label in self.labels if label not in labels or label in self.sizes]
         if left == self.labels:
             return self
         return _Factor(t.view(self.tensor, tuple([self.sizes.get(label, 1) for label in left])), left)
 
     def ordered(self, t: Calls, groups: Sequence[Sequence[str]]) -> Operand:
-        """The tensor with an axis for each group of labels; one that it lacks has size 1, as has one in no group."""
+        """The tensor with one axis for each group of labels, of size 1 where it has none of them; all others have size 1."""
         sizes = self.sizes
         named = [label for group in groups for label in group]
         ordered = self.permuted(t, [*named, *(label for label in self.labels if label not in named)]).tensor
@@ -154,7 +154,7 @@ def _pair(t: Calls, a: _Factor, b: _Factor, gone: set[str], order: Sequence[str]
     left = [x for x in kept if x not in shared and x in a.sizes]
     right = [x for x in kept if x not in a.sizes]
     if left and right and order.index(right[-1]) < order.index(left[0]):
-        a, b, left, right = b, a, right, left  # so that the result lies in order
+        a, b, left, right = b, a, right, left  # so that the axes of the result are in order
     product = t.bmm(a.ordered(t, (shared, left, summed)), b.ordered(t, (shared, summed, right)))
     sizes, labels = a.sizes | b.sizes, [*shared, *left, *right]
     return _Factor(t.view(product, tuple([sizes.get(x, 1) for x in labels])), labels)
@@ -162,7 +162,7 @@ def _pair(t: Calls, a: _Factor, b: _Factor, gone: set[str], order: Sequence[str]
 
 @composite("matmul")
 def matmul(t: Calls, a: Operand, b: Operand) -> Operand:
-    """A matrix that wants a gradient times those of a batch: one product of all rows, transposed before and after."""
+    """A matrix that wants a gradient, times a batch of matrices: one product of all rows, with transposes around it."""
     if a.rank != 2 or b.rank <= 2 or not a.is_wanted:
         raise RuleError("this is one product")
     (*batch, _, columns), (rows, inner) = b.shape, a.shape
@@ -181,7 +181,7 @@ def inner(t: Calls, a: Operand, b: Operand) -> Operand:
     return t.view(t.mm(one, t.t(other)), (*a.shape[:-1], *b.shape[:-1]))
 
 
-# Powers, sorts, means and dropout of which autograd sees the calls
+# Powers, sorts, means and dropout, as calls that autograd sees
 
 
 @composite("float_power")
@@ -216,7 +216,7 @@ def take_along_dim(t: Calls, x: Operand, indices: Operand, dim: int | None = Non
 
 @composite("alpha_dropout", "feature_alpha_dropout")
 def alpha_dropout(t: Calls, x: Operand, p: float, train: bool) -> Operand:
-    """A mask of numbers, and what it adds; of features one number for a channel."""
+    """A random mask and the shift that it adds; for features, one random number per channel."""
     if not train:
         raise RuleError("nothing is dropped")
     is_of_features = t.of.node.operator.word == "feature_alpha_dropout"
@@ -231,7 +231,7 @@ def alpha_dropout(t: Calls, x: Operand, p: float, train: bool) -> Operand:
 
 @composite("scaled_dot_product_attention")
 def unfused_attention(t: Calls, query: Operand, key: Operand, value: Operand, *_: Any, **__: Any) -> Operand:
-    """Two products with a softmax between them, all in float32, with the scores in memory."""
+    """Two products with a softmax between them, in float32; the scores are written to memory."""
     dtype, given, mask = query.type.dtype, t.arguments, t.arguments.get("mask")
     if mask is not None and mask.type.dtype == BOOL:
         mask = t.inside(_numbers, mask, dtype)
@@ -252,12 +252,12 @@ def unfused_attention(t: Calls, query: Operand, key: Operand, value: Operand, *_
     found = t.inside(lambda t: t.dropout(t.inside(weights), dropped, True) if dropped else weights(t))
     if not is_half:
         return t.matmul(found, value)
-    t.call("aten.to.dtype", found, dtype)  # which nothing reads
+    t.call("aten.to.dtype", found, dtype)  # its result is never read
     return t.call("aten.to.dtype", t.matmul(found, value), dtype)
 
 
 def _numbers(t: Calls, mask: Given, dtype: DType, causal: tuple[Dim, ...] = ()) -> Operand:
-    """A mask of truth values as numbers to add; causal: the shape of one that hides what comes later."""
+    """A boolean mask as numbers to add. causal: the shape of the causal mask to build where `mask` is None."""
     mask = mask or t.tril(t.call("aten.ones.default", causal, dtype=BOOL))
     return t.where(mask, t.full((), 0.0, dtype=dtype), t.full((), -inf, dtype=dtype))
 
@@ -269,7 +269,7 @@ def _numbers(t: Calls, mask: Given, dtype: DType, causal: tuple[Dim, ...] = ()) 
 def instance_norm(
     t: Calls, x: Operand, weight: Given, bias: Given, running_mean: Given, running_var: Given, *options: Any
 ) -> Operand:
-    """A batch norm of one image that has the channels of all; what there is of each channel is repeated for every image."""
+    """A batch norm of one image with the channels of all images; the parameters are repeated for each image."""
     images = x.shape[0]
     given = (weight, bias, running_mean, running_var)
     repeated = [None if each is None else t.repeat(each, (images,)) for each in given]
@@ -297,22 +297,22 @@ composite("vstack")(
 
 @composite("repeat_interleave.self_int")
 def repeat_interleave(t: Calls, x: Operand, repeats: int, dim: int | None = None, **_: Any) -> Operand:
-    """Repeats along an axis of its own, as a copy."""
+    """Repeats along a new axis, which is copied and merged."""
     if dim is None:
         x, dim = t.reshape(x, (x.type.numel,)), 0
     axis = dim % x.rank + 1
     wide = (*x.shape[:axis], repeats, *x.shape[axis:])
-    copied = t.clone if repeats == 1 else t.contiguous  # also what repeats once is a copy
+    copied = t.clone if repeats == 1 else t.contiguous  # one repeat is a copy too
     copy = copied(t.expand(t.unsqueeze(x, axis), wide))
     return t.flatten(copy, axis - 1, axis)
 
 
-# Fourier transforms (SpectralOps.cpp): padded operands, cuFFT's transform, what scales the result
+# Fourier transforms (SpectralOps.cpp): pad the operand, call cuFFT, scale the result
 
 _TRANSFORMS = [
     f"fft_{inverse}{real}fft{rank}" for inverse in ("", "i") for real in ("", "r") for rank in ("", "2", "n")
 ]
-# Axes that are meant without names, by the last letter of the operator.
+# The axes by default, by the last letter of the operator.
 _LAST_AXES = {"t": (-1,), "2": (-2, -1)}
 
 
@@ -324,7 +324,7 @@ def transformed(
     dim: int | Axes | None = None,
     norm: str | None = None,
 ) -> Operand:
-    """One transform of the operand, cut and filled up to the sizes along the axes."""
+    """One transform of the operand, which is cut or padded to the sizes along the axes."""
     word = t.of.node.operator.word
     is_inverse, is_real = word.startswith("fft_i"), "rfft" in word
     wanted = sizes if sizes is None or isinstance(sizes, tuple) else (sizes,)
@@ -353,9 +353,9 @@ def transformed(
 
 @kernel("_fft_c2c", "_fft_r2c", "_fft_c2r")
 def transform_kernels(t: Calls, x: Operand, dim: Axes, scaled: int, how: Any) -> None:
-    """The transform of cuFFT, which may overwrite its operand where the result is real: then it gets a copy.
+    """The transform of cuFFT. One with a real result may overwrite its operand, so it gets a copy.
 
-    how: whether it goes forward, or leaves out the frequencies that others tell; of a real result the size of its last axis.
+    how: whether it goes forward; of real operands, whether it is one-sided; of real results, the size of the last axis.
     """
     word = t.of.node.operator.word
     if word == "_fft_c2r":
@@ -366,14 +366,14 @@ def transform_kernels(t: Calls, x: Operand, dim: Axes, scaled: int, how: Any) ->
         t.mul_(made, 1.0)
 
 
-gradient("_fft_c2c")(  # the transform the other way
+gradient("_fft_c2c")(  # the transform in the other direction
     lambda t, x, dim, scaled, forward: t.call("aten._fft_c2c.default", t.g, dim, scaled, not forward)
 )
 
 
 @gradient("_fft_r2c")
 def real_gradient(t: Calls, x: Operand, dim: Axes, scaled: int, onesided: bool) -> None:
-    """The inverse of all frequencies; those that the result leaves out are zeros."""
+    """The inverse transform of all frequencies; those that a one-sided result leaves out are zeros."""
     g, last = t.g, axes(dim, x.rank)[-1]
     if onesided:
         g = t.new_zeros(t.g, x.shape)
@@ -383,6 +383,6 @@ def real_gradient(t: Calls, x: Operand, dim: Axes, scaled: int, onesided: bool) 
 
 @gradient("_fft_c2r")
 def inverse_gradient(t: Calls, x: Operand, dim: Axes, scaled: int, size: Dim) -> None:
-    """The frequencies of the gradient; those that stand for two are doubled."""
+    """The transform of the gradient; frequencies that stand for two are doubled."""
     made, last = t.call("aten._fft_r2c.default", t.g, dim, scaled, True), axes(dim, x.rank)[-1]
     t.mul_(t.slice(made, last, 1, size - made.shape[last] + 1), 2)

@@ -1,7 +1,7 @@
-"""Operators that autograd sees whole, whose kernels or gradients ATen computes by calls of others.
+"""Operators that are one call to autograd, but whose kernels or gradients ATen computes by calling other operators.
 
-`t.g` is the gradient of the result, `t.out` the result. An expression whose temporaries die before the function returns is
-`t.inside` (FunctionsManual.cpp and derivatives.yaml of autograd; Distance.cpp and Linear.cpp of ATen).
+`t.g` is the gradient of the result, `t.out` the result. `t.inside` runs an expression whose temporaries die before the
+function returns (sources: FunctionsManual.cpp and derivatives.yaml of autograd; Distance.cpp and Linear.cpp of ATen).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _rows(t: Calls, x: Operand) -> Operand:
 
 
 def _for_features(t: Calls, weight: Operand, compute: Callable[[Calls], Operand]) -> None:
-    """The same calls for each feature of a result (the unrolled axis of `_trilinear`)."""
+    """Repeats the calls of `compute` for each output feature (the unrolled axis of `_trilinear`)."""
     features, first = weight.shape[0], len(t.calls)
     if not isinstance(features, int):
         raise RuleError("features without a number")
@@ -116,7 +116,7 @@ def _of_norm(t: Calls, g: Operand, x: Operand, p: float, norm: Operand) -> Opera
 
 
 def _ratio(t: Calls, x: Operand, norm: Operand) -> Operand:
-    """A quotient, zero where the divisor is."""
+    """A quotient; zero where the divisor is zero."""
     return t.masked_fill_(t.div(x, norm), t.eq(norm, 0), 0)
 
 
@@ -139,11 +139,11 @@ def renorm(t: Calls, x: Operand, p: float, dim: int, maxnorm: float) -> Operand:
     return t.where(t.gt(norm, maxnorm), of_slices, t.g)
 
 
-_DIRECT = 25  # rows up to which distances are computed pair by pair (Distance.cpp)
+_DIRECT = 25  # up to this number of rows, distances are computed pair by pair (Distance.cpp)
 
 
 def _by_product(x1: Operand, x2: Operand, p: float, compute_mode: int | None) -> bool:
-    """Whether distances are computed by a product of matrices."""
+    """Whether distances are computed by a matrix product."""
     rows = max(size_hint(x.shape[-2]) for x in (x1, x2))
     return p == 2 and (compute_mode == 1 or (not compute_mode and rows > _DIRECT))
 
@@ -166,7 +166,7 @@ def euclidean_dist(t: Calls, x1: Operand, x2: Operand) -> Operand:
 
 @gradient("_euclidean_dist")
 def euclidean_dist_backward(t: Calls, x1: Operand, x2: Operand) -> None:
-    """Both gradients in one expression, whichever are wanted."""
+    """Both gradients, even if only one is wanted: ATen computes them in one expression."""
     ratio = t.inside(_ratio, t.g, t.out)
     for x, other, each, axis in ((x1, x2, ratio, -1), (x2, x1, t.transpose(ratio, -2, -1), -2)):
         t.sub(t.mul(x, t.unsqueeze(t.sum(ratio, (axis,)), -1)), t.matmul(each, other))
@@ -174,7 +174,7 @@ def euclidean_dist_backward(t: Calls, x1: Operand, x2: Operand) -> None:
 
 @gradient("cdist", "_cdist_forward")
 def cdist_backward(t: Calls, x1: Operand, x2: Operand, p: float = 2, compute_mode: int | None = None) -> None:
-    """The share of each pair in a buffer, which is summed (DistanceKernel.cu); of the second operand of turned distances."""
+    """Each pair's share is written to a buffer and summed (DistanceKernel.cu); x2 gets it from transposed distances."""
     if _by_product(x1, x2, p, compute_mode) and t.of.node.operator.word == "cdist":
         euclidean_dist_backward(t, x1, x2)
         return
@@ -214,7 +214,7 @@ def copysign(t: Calls, x: Operand, other: Operand | float) -> None:
 
 @gradient("polar")
 def polar(t: Calls, absolute: Operand, angle: Operand) -> None:
-    """The real parts of products with the conjugate, which is computed for each."""
+    """Real parts of products with the conjugated gradient, which each product computes again."""
     t.inside(lambda t: t.mul(t.sgn(t.out), t.clone(t.g)))
     t.mul(t.mul(t.out, 1.0), t.clone(t.g))
 
@@ -246,7 +246,7 @@ def part_scatter(t: Calls, x: Operand, source: Operand, *where: Any) -> Operand:
 
 @gradient(*_VIEWS)
 def part_scatter_backward(t: Calls, x: Operand, source: Operand, *where: Any) -> None:
-    """Zeros instead of the part; that of the part is a view."""
+    """The gradient of x has zeros in place of the part; the gradient of the part is a view."""
     if x.is_wanted:
         t.inside(part_scatter, t.g, t.new_zeros(t.g, source.shape), *where)
 
@@ -258,7 +258,7 @@ kernel("count_nonzero")(lambda t, x, dim=None: t.sum(t.ne(x, 0), (dim,) if isins
 
 @kernel("index_put", "index_put_", "_unsafe_index_put", "_index_put_impl_")
 def filled(t: Calls, x: Operand, indices: tuple[Given, ...], number: Operand, *how: bool) -> Operand:
-    """A number is written where a mask tells (`canDispatchToMaskedFill`)."""
+    """A boolean mask and one number: ATen fills instead of writing by index (`canDispatchToMaskedFill`)."""
     masks = [(place, index) for place, index in enumerate(indices) if index is not None]
     if (
         len(masks) != 1
@@ -276,7 +276,7 @@ def filled(t: Calls, x: Operand, indices: tuple[Given, ...], number: Operand, *h
 
 @kernel("index")
 def long_indices(t: Calls, x: Operand, indices: tuple[Given, ...]) -> Operand:
-    """Indices of 32 bits are converted first (`make_info` in TensorAdvancedIndexing.cpp)."""
+    """int32 indices are first converted to int64 (`make_info` in TensorAdvancedIndexing.cpp)."""
     if all(index is None or index.type.dtype.name != "int32" for index in indices):
         raise RuleError("indices are read as they are")
     longer = [index and t._to_copy(index, dtype=DTYPES["int64"]) for index in indices]
@@ -298,7 +298,7 @@ def logsumexp(t: Calls, x: Operand, dim: int | tuple[int, ...], keepdim: bool = 
 
 @kernel("_safe_softmax")
 def safe_softmax(t: Calls, x: Operand, dim: int, dtype: Any = None) -> Operand:
-    """Rows of -inf alone, of which the softmax is 0, are found and replaced."""
+    """Rows that are all -inf, whose softmax is NaN, are found and set to 0."""
     return t.masked_fill_(t.softmax(x, dim), t.inside(lambda t: t.all(t.eq(x, -inf), dim, True)), 0)
 
 
@@ -329,11 +329,11 @@ def aminmax(t: Calls, x: Operand, dim: int | None = None, keepdim: bool = False)
     return t.add(*[t.inside(of_extreme, t.view(g, shape), t.view(extreme, shape)) for g, extreme in pairs])
 
 
-# Shares of the gradient at the places of an index, computed for both operands
+# Reductions by index: each element's share of the gradient, computed for both operands
 
 
 class _Places:
-    """The places of an index along an axis: taken from, added to, and reduced by the operator itself on other operands."""
+    """Reads from, adds to and reduces at the places of an index along an axis; `again` is the operator itself."""
 
     def __init__(self, t: Calls, axis: int, places: Operand) -> None:
         self.is_index = t.of.node.operator.word == "index_reduce"  # else `scatter_reduce`

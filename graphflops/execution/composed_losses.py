@@ -1,4 +1,4 @@
-"""The losses of ATen that are calls of others, by their names (Loss.cpp)."""
+"""ATen's losses that call other ATen functions (Loss.cpp). They are found by name."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from math import pi
 from graphflops.execution.composed import pairwise_distance
 from graphflops.execution.composites import MEAN, Calls, Given, Operand, composite, expanded, gradient, kernel
 
-__all__ = ["expanded"]  # with all composites registered
+__all__ = ["expanded"]  # importing it from here registers all composites
 
 
 def _less(t: Calls, number: float, x: Operand) -> Operand:
-    """A number less a tensor: the number is written everywhere first."""
+    """A number minus a tensor; ATen first fills a tensor with the number."""
     return t.sub_(t.full_like(x, number), x)
 
 
@@ -91,7 +91,7 @@ def triplet_margin_loss(
     return t.reduced(t.clamp_min(t.sub(t.add(near, margin), far), 0), reduction)
 
 
-# Autograd sees it whole
+# A single call to autograd
 
 
 @kernel("binary_cross_entropy_with_logits")

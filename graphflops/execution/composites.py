@@ -1,9 +1,9 @@
-"""Operators that ATen computes by calls of others: what runs are these.
+"""Operators that ATen computes by calling other operators: those are the calls that run.
 
-A composite is ATen's own function with the operator's arguments, `t` standing for `at`: `t.mul(a, b)` notes a call. Where
-values lie, what is kept for gradients, kernels and buffers follow from the calls. As in C++ a result lives until its
-function returns. Of most composites autograd sees the calls (CompositeImplicitAutograd); an operator with a gradient of its
-own has one function for its kernels (`kernel`), and one for its gradients (`gradient`), of which autograd sees nothing.
+A composite is written as ATen's own function, with `t` for `at`: `t.mul(a, b)` notes a call. Layouts, what is saved for
+backward, kernels and buffers follow from the noted calls. As in C++, a result lives until its function returns. Autograd
+sees the calls of most composites (CompositeImplicitAutograd). It sees none of the calls of an operator that has a gradient
+of its own: such an operator has one function for its kernels (`kernel`) and one for its gradients (`gradient`).
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from graphflops.tensor import INT64, TensorType, mapped
 
 Composite = Callable[..., Any]
 Function = TypeVar("Function", bound=Composite)
-Prices = dict[tuple[Any, ...], Priced]  # of what composites have called, by operator and operands
+Prices = dict[tuple[Any, ...], Priced]  # of the calls that composites have made, by operator and operands
 
 COMPOSITES: dict[str, Composite] = {}
 KERNELS: dict[str, Composite] = {}
 GRADIENTS: dict[str, Composite] = {}
-MEAN, SUM = 1, 2  # how a loss of elements is reduced
-_FORMS = 2**32  # more than a program has
+MEAN, SUM = 1, 2  # ATen's numbers for how a loss is reduced
+_FORMS = 2**32  # more than the calls of any composite
 
 
 def _registering(functions: dict[str, Composite]) -> Callable[..., Callable[[Function], Function]]:
-    """A decorator that registers a function of ATen under its names, an overload after a dot."""
+    """A decorator that registers a function of ATen under its operators' names (`name` or `name.overload`)."""
 
     def named(*names: str) -> Callable[[Function], Function]:
         return lambda function: functions.update(dict.fromkeys(names, function)) or function
@@ -72,7 +72,7 @@ class Operand(Record, frozen=True):
         return self.type.requires_grad
 
     def without_gradient(self) -> Operand:
-        """The same where no gradient is recorded."""
+        """The operand as code sees it that records no gradients."""
         return replace(self, type=replace(self.type, requires_grad=False))
 
 
@@ -81,7 +81,7 @@ _NONE = Operand("", TensorType((), INT64))
 
 
 class Calls:
-    """The calls that a composite makes. of: the call that it is. is_seen: whether autograd sees them."""
+    """Notes the calls that a composite makes. of: the composite's own call. is_seen: whether autograd sees the calls."""
 
     def __init__(
         self, of: PricedCall, values: Values, *, is_seen: bool = True, prices: Prices | None = None
@@ -89,21 +89,21 @@ class Calls:
         self.of, self.is_seen = of, is_seen
         self.prices = {} if prices is None else prices
         self.calls: list[PricedCall] = []
-        self.values: dict[str, Value] = {}  # those that they make
-        # Where autograd does not see them: results and gradients of the call, and the first of them.
+        self.values: dict[str, Value] = {}  # the results of the calls
+        # If autograd does not see the calls: the results of `of`, their gradients, and the first of each.
         outputs = [] if is_seen else [(name or "", values.get(name or "")) for name in of.node.outputs]
         self.results = [Operand(name, value) for name, value in outputs if isinstance(value, TensorType)]
         self.gradients = [Operand(f"{made.name}/gradient", made.type.like()) for made in self.results]
         self.out, self.g = (self.results[0], self.gradients[0]) if self.results else (_NONE, _NONE)
         gradients: dict[str, Value] = {made.name: made.type for made in self.gradients}
         self.known: Values = ChainMap(self.values, gradients, values)  # type: ignore[arg-type]
-        self.until: dict[str, int] = {}  # by value, the place of the call that it lives to
+        self.until: dict[str, int] = {}  # by value, the place of the last call during which it is held
 
     def __getattr__(self, word: str) -> Callable[..., Operand]:
         return partial(self.call, f"aten.{word}")
 
     def call(self, op: str, *args: Any, **kwargs: Any) -> Operand:
-        """The first result of one call. Raises RuleError where it has no price."""
+        """Notes a call and returns its first result. Raises RuleError where it has no price."""
         given = (args, tuple(kwargs.items()))
         types, refs = [_mapped(given, change) for change in (lambda x: x.type, lambda x: Ref(x.name))]
         training = self.is_seen and self.of.gradient is not None
@@ -130,7 +130,7 @@ class Calls:
         return Operand(names[0], first)
 
     def inside(self, function: Composite, *args: Any) -> Operand:
-        """The result of another function of ATen, which lets go of what it made when it returns."""
+        """The result of another function of ATen, which frees its other values when it returns."""
         known = {*self.values}
         made: Operand = function(self, *args)
         released = self.values.keys() - known - self.until.keys() - {made.name}
@@ -142,7 +142,7 @@ class Calls:
         return self.mean(loss) if reduction == MEAN else self.sum(loss) if reduction == SUM else loss
 
     def operand(self, ref: Ref) -> Any:
-        """A value that the composite reads; another value than a tensor as it is."""
+        """A tensor that the composite reads, as an operand; any other value as it is."""
         value = self.known.get(ref.name)
         wanted = value if self.of.gradient is not None else without_gradient(value)
         return Operand(ref.name, wanted) if isinstance(wanted, TensorType) else wanted
@@ -153,7 +153,7 @@ class Calls:
         return {name: _mapped(value, self.operand) for name, value in self.of.node.arguments().items()}
 
     def beside(self, results: Dim) -> Dim:
-        """The most bytes of what the calls make that live at a time, beyond those of the results."""
+        """Peak bytes of the values that the calls make, minus those of the results."""
         owner = owners(self.calls, self.known)
         made: dict[str, int] = {}
         until: dict[str, int] = {}
@@ -169,7 +169,7 @@ class Calls:
         return dim_max(0, max(live, key=size_hint, default=0) - results)
 
     def result(self, made: Operand) -> list[PricedCall]:
-        """The calls, one of which makes the composite's own result; gradients are computed of what leads to it."""
+        """The calls, with `made` under the name of the composite's result; calls that do not lead to it have no gradient."""
         live = reached(self.calls, self.known, (made.name,))
         pairs = enumerate(self.calls)
         calls = [call if place in live else replace(call, gradient=None) for place, call in pairs]
@@ -181,19 +181,19 @@ class Calls:
 
 
 class Expanded(Record, frozen=True):
-    """Calls with those of composites in their places."""
+    """A program's calls, in which a composite's calls replace it."""
 
     calls: Sequence[PricedCall]
-    values: Values  # also of what these make
-    until: Mapping[str, int]  # of these and of operands: the place of the call to which functions hold them
-    outer: Mapping[str, Node]  # by name of a call of a composite, the composite
-    given: Sequence[tuple[PricedCall, int]]  # the calls before, and the last place that stands for each
+    values: Values  # with the results of the composites' calls
+    until: Mapping[str, int]  # by result or operand of a composite: its last call that holds the value
+    outer: Mapping[str, Node]  # by name of a call that a composite makes, the composite
+    given: Sequence[tuple[PricedCall, int]]  # the calls before, each with the last place that replaces it
 
 
 def expanded(
     calls: Sequence[PricedCall], values: Values, unfused: Container[str] = (), prices: Prices | None = None
 ) -> Expanded:
-    """The calls that run. unfused: names of the attentions that no kernel of their own takes."""
+    """The calls that run. unfused: names of the attentions that have no kernel of their own."""
     functions = {op: _function(COMPOSITES, op) for op in {call.node.op for call in calls}}
     if not any(functions.values()):
         return Expanded(calls, values, {}, {}, [(call, place) for place, call in enumerate(calls)])
@@ -219,15 +219,15 @@ def expanded(
 
 
 class Inside(Record, frozen=True):
-    """The calls that compute an operator or its gradients, of which autograd sees nothing."""
+    """The calls that compute an operator or its gradients; autograd sees none of them."""
 
     calls: Sequence[PricedCall]
-    values: Values  # also of what they make
-    beside: Dim  # the most bytes that live at a time beside the results
+    values: Values  # with the results of the calls
+    beside: Dim  # peak bytes beside the results
 
 
 def kernel_calls(call: PricedCall, values: Values) -> Inside | None:
-    """The calls of an operator whose kernels are those of others."""
+    """The calls that compute an operator; None if it has kernels of its own."""
     return _unseen(KERNELS, call, values, call.estimate.out)
 
 
@@ -251,7 +251,7 @@ def _unseen(
 
 
 def _applied(function: Composite, t: Calls) -> tuple[Calls, Any] | None:
-    """The calls of ATen's function, and what it returns; None for other arguments than its."""
+    """The calls of ATen's function, and what it returns; None if the function does not take these arguments."""
     if t.of.estimate.unknown:
         return None
     kwargs = {name: _mapped(value, t.operand) for name, value in t.of.node.kwargs}
@@ -262,7 +262,7 @@ def _applied(function: Composite, t: Calls) -> tuple[Calls, Any] | None:
 
 
 def _function(functions: Mapping[str, Composite], op: str) -> Composite | None:
-    """The function of an operator, or of its overload."""
+    """The function registered for an operator's overload, or else for the operator."""
     spelled = operator(op)
     if spelled.dialect != "aten":
         return None
@@ -270,5 +270,5 @@ def _function(functions: Mapping[str, Composite], op: str) -> Composite | None:
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """An argument with something else in place of its tensors."""
+    """An argument whose tensors are replaced by `change`."""
     return mapped(value, lambda x: change(x) if isinstance(x, (Operand, Ref)) else x)

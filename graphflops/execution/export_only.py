@@ -1,16 +1,16 @@
-"""Calls that an export writes down otherwise than eager execution runs them: masks, repeated heads, slices, collectives.
+"""Calls that an export records differently from what eager execution runs: masks, repeated heads, slices, collectives.
 
-transformers builds a mask only if it has to: without padding, full attention needs none, and causal attention is a flag of
-scaled_dot_product_attention. Whether padding hides anything is a question about data, which an export cannot ask, so there
-the mask is always built. These calls are found by the library's line that makes them, and by what they compute: a mask made
-from sizes alone, which hides nothing or what `is_causal` hides. A record of an eager run tells them without lines.
+transformers builds a mask only if it must: without padding, full attention needs none, and causal attention is a flag of
+scaled_dot_product_attention. Whether padding hides anything depends on data, which an export cannot inspect, so an export
+always builds the mask. Such calls are found by the library's line that makes them, and by what they compute: a mask made
+from sizes alone, which hides nothing or what `is_causal` hides. If an eager run was recorded, its record lists them.
 
-transformers passes keys and values with fewer heads than queries as they are (`enable_gqa=True`) where no mask is needed. An
-export always has a mask, for which transformers repeats the heads first: `key[:, :, None].expand(...).reshape(...)`.
+Where no mask is needed, transformers passes keys and values that have fewer heads than the queries (`enable_gqa=True`).
+An export always has a mask, and with a mask transformers repeats the heads: `key[:, :, None].expand(...).reshape(...)`.
 
-`x[:, 0]` takes no slice of the first axis; where that is open, an export has one.
+`x[:, 0]` does not slice the first axis in eager execution; an export records a slice if the size of that axis is open.
 
-`dist.all_reduce(x)` writes into `x`; an export writes down a functional collective, a wait, and a copy into the tensor.
+`dist.all_reduce(x)` writes into `x`; an export records a functional collective, a wait, and a copy into the tensor.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def as_run(
     values: Values,
     eager: EagerRun | None = None,
 ) -> tuple[Calls, Values]:
-    """The calls that eager execution makes, without masks that it does not build; types of values. eager: a run's record."""
+    """The calls that eager execution makes, without masks that it does not build, and the types of their values."""
     made, nothing = _masks(calls, eager)
     if not made:
         return calls, values
     uses = {name: use for use in attentions for name in use.calls}
-    instead: dict[str, str] = {}  # by result of a call that goes: the value that takes its place
+    instead: dict[str, str] = {}  # by result of a call that is left out: the value that replaces it
     kept, unmasked = [], []
     for call in calls:
         mask, use = "", uses.get(call.node.name)
@@ -69,14 +69,14 @@ def as_run(
 
 
 def _hides(call: PricedCall, eager: EagerRun) -> str:
-    """What an attention hides whose mask an eager run did not make; "" for one that has its mask, and for other calls."""
+    """What an attention hides if the eager run made no mask for it; "" if it made one, and for other calls."""
     return eager.attentions.get(call.node.outputs[0] or "", "") if call.node.outputs else ""
 
 
 def _masks(calls: Calls, eager: EagerRun | None) -> tuple[set[str], set[str]]:
-    """Values made from sizes alone that an eager run does not make, and those of them that hide nothing; views included.
+    """Masks that an eager run does not build, and those of them that hide nothing, with their views.
 
-    Without a record of a run, those that lines make which build masks.
+    Both are values made from sizes alone. Without the record of a run, they come from lines that build masks.
     """
     no_data: set[str] = set()
     made: set[str] = set()
@@ -99,7 +99,7 @@ def _masks(calls: Calls, eager: EagerRun | None) -> tuple[set[str], set[str]]:
 
 
 def _is_flag(use: AttentionUse | None) -> bool:
-    """Whether a mask hides nothing, or what `is_causal` hides of as many queries as keys."""
+    """Whether a mask hides nothing, or hides what `is_causal` hides for equal numbers of queries and keys."""
     if use is None or use.mask not in ("none", "structure", "constant"):
         return False
     causal = use.queries == use.keys and 2 * use.queries * use.masked_flops == use.flops * (use.queries - 1)
@@ -107,7 +107,7 @@ def _is_flag(use: AttentionUse | None) -> bool:
 
 
 def placed(gradient: Backward | None, places: Sequence[int]) -> Backward | None:
-    """The gradient of a call whose operands have other places now. places: of the first ones; others are lost."""
+    """The gradient of a call whose operands moved. places: the new places of the first operands; the others are gone."""
     if gradient is None:
         return None
     kept = range(len(places))
@@ -117,7 +117,7 @@ def placed(gradient: Backward | None, places: Sequence[int]) -> Backward | None:
 
 
 def _used(calls: Calls, made: set[str]) -> list[PricedCall]:
-    """Without calls that make masks which no call reads any more."""
+    """The calls without those that only make masks that nothing reads any more."""
     read: set[str] = set()
     kept = []
     for call in reversed(calls):
@@ -130,12 +130,12 @@ def _used(calls: Calls, made: set[str]) -> list[PricedCall]:
 
 
 def without_whole_slices(calls: Calls, values: Values, returned: Sequence[str]) -> Calls:
-    """The calls without slices of everything, but for what is returned and for `x[:, :]`, which is one view."""
+    """The calls without slices that keep everything. Returned slices stay, and so does `x[:, :]`, which is one view."""
     indexes = [call for call in calls if call.node.operator.name in _INDEXES]
     if not any(_is_whole_slice(call, values) for call in indexes):
         return calls
     indexed = {(call.uses[0], call.node.python_stack) for call in indexes}
-    made: dict[str | None, str] = {}  # by result of an index: its lines of code
+    made: dict[str | None, str] = {}  # by result of an indexing call: its lines of code
     instead: dict[str, str] = {}
     kept = []
     for call in calls:
@@ -158,15 +158,15 @@ def _is_whole_slice(call: PricedCall, values: Values) -> bool:
     return x is not None and out is not None and x.shape == out.shape
 
 
-_REPEAT = ("reshape", "expand", "unsqueeze")  # what repeats heads, from the last call to the first
+_REPEAT = ("reshape", "expand", "unsqueeze")  # the calls that repeat heads, last to first
 _OPERANDS = ("key", "value")
 
 
 def with_shared_heads(calls: Calls, unmasked: Iterable[str], values: Values) -> tuple[Calls, Values]:
-    """The calls without repeated heads for attentions that lost a mask which only an export has; types of values."""
+    """The calls and types of values, without the repeated heads of attentions that lost a mask which only an export has."""
     makers = {name: call for call in calls for name in call.node.outputs if name is not None}
     names = frozenset(unmasked)
-    instead: dict[str, PricedCall | None] = {}  # by result of a call that goes: what takes its place
+    instead: dict[str, PricedCall | None] = {}  # by result of a call that goes: what replaces it
     types: dict[str, Value] = {}
     found = []
     for call in calls:
@@ -177,7 +177,7 @@ def with_shared_heads(calls: Calls, unmasked: Iterable[str], values: Values) -> 
                 shared: dict[str, Any] = {"enable_gqa": True}
                 for key, name, (own, cast) in zip(_OPERANDS, call.uses[1:3], known, strict=True):
                     instead[name], shared[key] = None, Ref(own)
-                    if cast is not None:  # converts the operand without repeated heads
+                    if cast is not None:  # it now converts the operand before its heads are repeated
                         converted = _repriced(cast, cast.node.renamed({cast.uses[0]: own}), values)
                         types[name], shared[key] = converted.estimate.out[0], Ref(name)
                         instead.update({cast.uses[0]: None, name: converted})
@@ -196,7 +196,7 @@ def _with(call: PricedCall, values: Values, changed: Mapping[str, Any]) -> Price
 
 
 def _repriced(call: PricedCall, node: Node, values: Values) -> PricedCall:
-    """The call with another node, on other operands."""
+    """The call with another node, priced again for that node's operands."""
     rule = find(node.op)
     assert rule is not None
     args, kwargs = mapped((node.args, node.kwargs), lambda x: values[x.name] if isinstance(x, Ref) else x)
@@ -207,7 +207,7 @@ def _repriced(call: PricedCall, node: Node, values: Values) -> PricedCall:
 def _before_repeat(
     call: PricedCall, name: str, makers: Mapping[str, PricedCall], values: Values
 ) -> tuple[str, PricedCall | None] | None:
-    """What an operand was before its heads were repeated in the attention's line, and the call that casts it after."""
+    """The operand before the attention's line repeated its heads, and the call that casts it afterwards."""
     maker = makers.get(name)
     cast = maker if maker is not None and maker.node.operator.kind == "cast" else None
     if cast is not None:
@@ -226,14 +226,14 @@ _IN_PLACE = {"all_reduce": "all_reduce_", "broadcast": "broadcast_"}
 
 
 def in_place(calls: Calls) -> Calls:
-    """The calls with such a collective in place of the three that stand for it."""
+    """The calls with one in-place collective for each functional collective, wait and copy."""
     found = _found(calls)
     if not found:
         return calls
     gone = {name for wait, copied, _ in found.values() for name in (wait, copied)}
     kept = []
     for call in calls:
-        if call.node.name in found:  # it writes over what the copy writes over
+        if call.node.name in found:  # it writes to the tensor that the copy writes to
             copy, word = found[call.node.name][2], _IN_PLACE.get(call.node.operator.name)
             op = call.node.op if word is None else f"_c10d_functional.{word}.default"
             node = replace(call.node, op=op, outputs=copy.node.outputs)
@@ -247,7 +247,7 @@ def in_place(calls: Calls) -> Calls:
 
 
 def _found(calls: Calls) -> dict[str, tuple[str, str, PricedCall]]:
-    """By name of the collective: the names of its wait and of its copy, and the copy, the only reader of its result."""
+    """By name of a collective: the names of its wait and of its copy, and the copy, which alone reads the result."""
     readers = Counter(name for call in calls for name in call.uses)
     maker = {call.node.outputs[0]: call for call in calls if len(call.node.outputs) == 1}
     found = {}

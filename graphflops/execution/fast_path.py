@@ -1,7 +1,7 @@
-"""Modules that run as one operator: what their calls stand for.
+"""Modules that run as one operator, which replaces their calls.
 
-Outside of training `nn.TransformerEncoderLayer` and the self-attention of `nn.MultiheadAttention` (batch first, no dropout)
-call one operator each. An export records the calls of the ordinary path. Sizes are those measured on an H200, PyTorch 2.11.
+Outside of training, `nn.TransformerEncoderLayer` and the self-attention of `nn.MultiheadAttention` (batch first, no dropout)
+call one operator each, but an export records the calls of the ordinary path. Sizes were measured on an H200, PyTorch 2.11.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from graphflops.tensor import TensorType
 
 Names = Container[str]
 LAYER, _ATTENTION = "transformer.TransformerEncoderLayer", "activation.MultiheadAttention"
-_FUSED = "fused."  # before the kind of a module that runs as one operator
+_FUSED = "fused."  # the prefix of such a module's operator, before the module's kind
 _PROJECTED = 3  # query, key and value
 
 
 def with_fast_paths(
     calls: Sequence[PricedCall], values: Values, given: Names, returned: Names, kinds: Sequence[str] = ()
 ) -> Sequence[PricedCall]:
-    """The calls with one call for each module that runs as one operator; the same object where there is none.
+    """The calls, with one call for each module that runs as one operator; the same object if there is no such module.
 
-    given: weights and buffers. returned: results of the graph. kinds: of modules, all where none is given.
+    given: weights and buffers. returned: results of the graph. kinds: kinds of modules; by default all.
     """
     kinds = kinds or (LAYER, _ATTENTION)
     stacks = ";".join({call.node.module_stack for call in calls})
@@ -43,7 +43,7 @@ def with_fast_paths(
         places = [place for place, _ in run]
         inside = [calls[place] for place in places]
         module = _Module(kind, inside, values, given)
-        # Sizes are computed beside the operator.
+        # The operator does not compute sizes: only tensors are its results.
         made = [name for call in inside for name in call.node.outputs if name is not None]
         tensors = [name for name in made if isinstance(values.get(name), TensorType)]
         results = [name for name in tensors if name in returned or readers.get(name, -1) > places[-1]]
@@ -54,7 +54,7 @@ def with_fast_paths(
 
 
 def _module(module_stack: str, kinds: Sequence[str]) -> tuple[str, str]:
-    """Kind and path of the outermost module of a call that is of these kinds; two empty texts for none."""
+    """The kind and path of the outermost module of a call that is of one of these kinds; two empty strings if none is."""
     for entry in module_stack.split(";"):
         for kind in kinds:
             if entry.endswith(kind):
@@ -68,7 +68,7 @@ def is_module(call: PricedCall) -> bool:
 
 
 def calls_of_module(module: PricedCall, calls: Sequence[PricedCall]) -> Sequence[PricedCall]:
-    """Of the calls as an export records them, those that one call stands for."""
+    """The recorded calls that the call of a module replaces."""
     kinds = (module.node.op.removeprefix(_FUSED),)
     for _, run in groupby(calls, lambda call: _module(call.node.module_stack, kinds)):
         inside = list(run)
@@ -78,7 +78,7 @@ def calls_of_module(module: PricedCall, calls: Sequence[PricedCall]) -> Sequence
 
 
 def projections(call: PricedCall, values: Values) -> Sequence[Dim]:
-    """Bytes of the projections and of what attends to them, which a module of one operator makes before its result."""
+    """Bytes of the projections and of the attended values, which a module that is one operator makes before its result."""
     if not is_module(call):
         return ()
     out = values[call.node.outputs[0] or ""]
@@ -98,17 +98,17 @@ class _Module(Record, frozen=True):
 
     @property
     def operands(self) -> list[str]:
-        """Tensors from outside, weights apart."""
+        """Tensors from outside the module, without weights."""
         made = {name for call in self.calls for name in call.node.outputs}
         read = dict.fromkeys(name for call in self.calls for name in call.tensors(self.values))
         return [name for name in read if name not in made and name not in self.given]
 
     @property
     def is_fast(self) -> bool:
-        """Whether one sequence attends to itself, batch first, and nothing is dropped."""
+        """Whether one batch-first sequence attends to itself and nothing is dropped."""
         attention = next((call.node for call in self.calls if _ATTENTION in call.node.module_stack), None)
         if attention is None or attention.operator.name not in ("transpose", "permute"):
-            return False  # the ordinary path puts the batch second, if it is not
+            return False  # the ordinary path moves the batch to the second axis if it was first
         drops = any(call.node.operator.kind == "dropout" and True in call.node.args for call in self.calls)
         sequences = sum(x.rank == 3 and x.dtype.is_floating for x in map(self.typed, self.operands))
         return not drops and sequences == 1 and self.score_bytes is not None
@@ -130,7 +130,7 @@ class _Module(Record, frozen=True):
 
     @property
     def returned_weights(self) -> Sequence[str]:
-        """The mean of the probabilities over the heads, which an attention returns beside its result."""
+        """The probabilities' mean over the heads, which an attention returns beside its result."""
         if self.kind != _ATTENTION:
             return ()
         probabilities: set[str | None] = set()
@@ -143,7 +143,7 @@ class _Module(Record, frozen=True):
         return ()
 
     def attention_bytes(self, x: Dim) -> Dim:
-        """The most that the attention holds, its result included; x: bytes of the sequence."""
+        """Peak bytes of the attention, with its result; x: bytes of the sequence."""
         scores = self.score_bytes or 0
         is_masked = len(self.operands) > 1
         has_weights = any(call.node.operator.kind == "softmax" for call in self.calls)
@@ -153,7 +153,7 @@ class _Module(Record, frozen=True):
         return dim_max((_PROJECTED + 2) * x + scores, masked)
 
     def peak(self, x: Dim) -> Dim:
-        """The most that the operator holds, its result included; x: bytes of the sequence."""
+        """Peak bytes of the operator, with its result; x: bytes of the sequence."""
         attention = self.attention_bytes(x)
         if self.kind == _ATTENTION:
             return attention
@@ -164,7 +164,7 @@ class _Module(Record, frozen=True):
         return dim_max(attention, x + hidden + x) + (x if is_norm_first else 0)
 
     def call(self, results: Sequence[str]) -> PricedCall:
-        """One call for all; it stands where the module's own forward is the innermost."""
+        """One call that replaces all; its place and stack are those of the call in the module's own forward."""
         out = tuple(self.typed(name) for name in results)
         x = out[0].like().nbytes
         first = min(self.calls, key=lambda call: call.node.python_stack.count("File "))

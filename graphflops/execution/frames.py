@@ -1,19 +1,19 @@
 """What Python still refers to while a module runs eagerly.
 
-Eager execution frees a tensor when the last Python reference to it goes, not at its last use. An export records, for each
-call, the lines of code that were running and the modules they belong to. From these the references follow:
+Eager execution frees a tensor when the last Python reference to it goes, not at its last use. For each call, an export
+records the lines of code that were running and the modules that they belong to. The references follow from these:
 
-- The arguments of a module's forward live until it returns: whoever called the module holds them.
+- The arguments of a module's forward live until it returns: the caller of the module holds them.
 - A local variable holds its value until it is bound again or its function returns. `x = self.act(x)` frees the old `x` when
   the line is done, not when `act` has read it.
 - A list or tuple in a variable holds its elements: `torch.cat(features)` does not free what it joins. A cache of keys and
-  values, which begins with empty tensors that the first ones are joined to, holds them to the end.
+  values starts with empty tensors; what is joined to them lives until the program ends.
 
-It counts which variable a line binds and reads, never what it is called.
+Only which variables a line binds and reads matters, never what they are called.
 
-A result of a line from the middle of a statement is taken to live until its function returns. Functions that are not a
-module's forward leave no lines in an export. Of their values, those that are read twice, multiplied with one another or
-joined and given to a module are taken to be in variables; the others are free after their last use.
+If a line is the middle of a statement, its result is assumed to live until its function returns. Functions other than
+forwards leave no lines in an export. Their values are assumed to be in variables if they are read twice, multiplied with one
+another, or joined and passed to a module; the others are free after their last use.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ from graphflops.execution.python_frame import Frame
 from graphflops.execution.source_lines import CodeLine, code_lines, has_fact, module_variables, opens
 from graphflops.graph import Node
 
-_PASSING = frozenset({"cast", "dropout"})  # kinds of calls that probabilities go through, or are scaled by
-# Kinds of modules whose result takes the place of their operand.
+_PASSING = frozenset({"cast", "dropout"})  # kinds of calls that convert or scale probabilities
+# Kinds of modules whose result replaces their operand.
 _PASSED_THROUGH = frozenset({"softmax", "dropout"})
-_BATCHED_PRODUCTS = frozenset({"matmul", "bmm", "einsum"})  # of two tensors that were computed
+_BATCHED_PRODUCTS = frozenset({"matmul", "bmm", "einsum"})  # of two computed tensors
 _JOINS = frozenset({"cat", "stack"})
-_AFTER_SOFTMAX = 3  # products of an attention after its softmax: of the values, with them, and the projection
+_AFTER_SOFTMAX = 3  # products after a softmax: project the values, weigh them, project the result
 
 
 class Lifetimes(Struct, frozen=True):
-    """What Python holds past its last use."""
+    """Tensors that Python holds past their last use."""
 
-    until: Mapping[str, int]  # by owner of memory, the position of the last call during which it refers to it
-    assumed: frozenset[str]  # those of which the lines do not say it
+    until: Mapping[str, int]  # by owner of memory, the last call during which Python refers to it
+    assumed: frozenset[str]  # owners for which the lines do not show it
 
 
 class References:
-    """Follows the functions that run, call by call."""
+    """Follows the running functions, call by call."""
 
     def __init__(
         self,
         nodes: Sequence[Node],  # the calls in program order
-        reads: Sequence[tuple[str, ...]],  # by place, the values that they read
+        reads: Sequence[tuple[str, ...]],  # by call, the values that it reads
         memory_of: Mapping[str, str],  # by value, the value whose memory it shares
         is_empty: Callable[[str], bool],  # whether a value is a vector without elements
     ) -> None:
         self.nodes, self.reads, self.memory_of, self.is_empty = nodes, reads, memory_of, is_empty
         self.until: dict[str, int] = {}
-        self.assumed: dict[str, int] = {}  # by owner of memory that an unknown variable holds: until when
+        self.assumed: dict[str, int] = {}  # by owner of memory that an unknown variable holds: its last call
         self.frames: list[Frame] = []
-        # By variable of a function, what it held beside a result and until when, if it is a tuple; those that are.
+        # By variable of a function: what it holds beside a result if it is a tuple, and until when; the known tuples.
         self.beside = defaultdict[tuple[str, int, str], list[tuple[tuple[str, ...], int]]](list)
         self.tuples: set[tuple[str, int, str]] = set()
-        # All frames but the innermost that had hidden values when it began its line.
+        # The frames above the innermost that had hidden values when the innermost began its line.
         self.callers: list[Frame] = []
         self.last = -1  # position of the latest call
         self.own = module_variables(nodes)
@@ -69,7 +69,7 @@ class References:
         made = self.made = {name: place for place, names in enumerate(self.results) for name in names}
         # By place, what it reads of what calls made, each with the place of its call.
         self.read = [[(value, made[value]) for value in read if value in made] for read in self.reads]
-        # Results of a softmax, also converted or with some of them dropped.
+        # Results of a softmax, and what casts and dropout make of them.
         self.distributions: set[str] = set()
         computing = [node.outputs and node.operator.kind != "view" for node in nodes]
         self.readers = Counter(value for read in compress(self.reads, computing) for value in set(read))
@@ -110,7 +110,7 @@ class References:
                 until[owner] = last
 
     def enter(self, lines: Sequence[CodeLine], node: Node, place: int) -> None:
-        """Make `lines` the functions that run: those that have returned are left, statements that are done are closed."""
+        """Make `lines` the functions that run: leave those that have returned, close statements that are done."""
         frames = self.frames
         self.leave(self.still_running(lines), place - 1)
         for depth in range(max(0, len(frames) - 1), len(lines)):
@@ -131,21 +131,21 @@ class References:
         self.callers = [frame for frame in frames[:-1] if frame.hidden]
 
     def follow(self, frame: Frame, node: Node, child: str, place: int) -> None:
-        """Close the statement that was done before a call."""
+        """Close the frame's statement if it was done before a call."""
         if place > frame.first and frame.is_done(node, child):
             self.assign(frame)
             frame.start_next(place)
         frame.count(node, child)
 
     def still_running(self, lines: Sequence[CodeLine]) -> int:
-        """How many of the frames go on; all above one whose line has changed have returned."""
+        """How many of the frames still run; where a frame's line has changed, those inside it have returned."""
         for depth, (frame, line) in enumerate(zip(self.frames, lines, strict=False)):
             if frame.line is line:
                 continue
             if not frame.runs(line):
                 return depth
             if depth and frame.begins_again(lines, depth):
-                # So does a loop over modules, which calls each once.
+                # A loop over modules, which calls each of them once, begins again too.
                 while depth > 1 and "" in self.frames[depth - 1].statement.runs_last:
                     depth -= 1
                 return depth
@@ -154,7 +154,7 @@ class References:
         return min(len(self.frames), len(lines))
 
     def leave(self, depth: int, last: int) -> None:
-        """Return from the functions above `depth`: their variables held their values until then."""
+        """Return from the functions above `depth`: their variables hold their values until the call `last`."""
         while len(self.frames) > depth:
             frame = self.frames.pop()
             self.assign(frame)
@@ -164,12 +164,12 @@ class References:
             for name in [*frame.variables]:
                 self.unbind(frame, name, last)
             if frame.line.function == "forward":
-                # What its module is given from outside lives until it returns.
+                # What comes from outside the forward lives until the forward returns.
                 first, read = frame.entered, self.read[frame.entered : last + 1]
                 self.hold({value for made in read for value, place in made if place < first}, last)
 
     def unbind(self, frame: Frame, name: str, last: int) -> None:
-        """A variable no longer holds what it held, from the call after `last` on."""
+        """Drop what a variable holds; it was held until the call `last`."""
         values = frame.variables.pop(name, ())
         if beside := frame.variables.pop(f"{name}[:]", ()):
             self.beside[frame.line.file, frame.opening[0].number, name].append((beside, last))
@@ -178,9 +178,9 @@ class References:
             self.assumed.update((self.memory_of.get(value, value), last) for value in values)
 
     def assign(self, frame: Frame, following: CodeLine | None = None) -> None:
-        """The statement of a frame is done: its variables hold what it made, and no longer what they held before.
+        """Close a frame's statement: its targets hold what it made, and no longer what they held before.
 
-        following: the next line of the function. Operands of a statement that opened there live until it is done.
+        following: the next line of the function. If it opened the statement, its operands live until the statement is done.
         """
         last, statement = self.last, frame.statement
         if frame.locals or frame.operands:
@@ -197,7 +197,7 @@ class References:
                 frame.variables[f"#{last}"] = tuple(own)
         for target, held in zip(statement.targets, self.assigned(frame, made), strict=True):
             name = target.replace("#", f"#{frame.opened}.") if "#" in target else target
-            kept = frame.variables.get(name, ()) if name.endswith("[]") else ()  # another element each time
+            kept = frame.variables.get(name, ()) if name.endswith("[]") else ()  # each time another element
             if not kept:
                 self.unbind(frame, name, last)
             frame.variables[name] = (*kept, *held)
@@ -205,10 +205,10 @@ class References:
         frame.hidden, frame.locals, frame.beside = set(), {}, ()
 
     def bind_tuple(self, frame: Frame) -> None:
-        """What a call returns beside its result is held by the variable that gets it: `outputs = self.attention(x)`.
+        """Let the variable that a call's result is bound to hold what the call returns beside it: `outputs = attention(x)`.
 
-        A line that only returns, `return x, weights`, is not known: the weights that a function binds last are taken to be
-        returned.
+        An export has no line that only returns, such as `return x, weights`: the function is assumed to return the weights
+        that it binds last.
         """
         targets, name = frame.statement.targets, ""
         if frame.beside and frame.statement.is_call and len(targets) < 2:
@@ -222,7 +222,7 @@ class References:
             frame.returned = dict.fromkeys(frame.statement.returns, True)
 
     def tell_tuples(self, frame: Frame) -> None:
-        """What a statement reads as a tensor is no tuple; a variable is one whose result a whole line reads unnamed."""
+        """A variable that a statement reads as a tensor is no tuple; one whose tensor a line reads without its name is."""
         for name in [name[:-3] for name in frame.variables if name.endswith("[:]")]:
             if name in frame.statement.names:
                 del frame.variables[f"{name}[:]"]
@@ -233,10 +233,10 @@ class References:
                     self.tuples.add((frame.line.file, frame.opening[0].number, name))
 
     def let_go(self, frame: Frame) -> None:
-        """Forget what the first operand of a call held, if the call reads another value: `x = outputs[0]` leaves no call.
+        """Forget what the first operand of a call held if the call reads another value, as after `x = outputs[0]`.
 
-        The variable has got that value on a line in between, taken to be right after what it held was read last. It is one
-        that no variable is known to hold, if there is one.
+        Such a line runs no call, so an export does not have it. It is assumed to run right after the last read of the old
+        value. The new value is one that no known variable holds, if there is such a value.
         """
         name = frame.statement.given[0] if frame.statement.given else ""
         if not name:
@@ -252,7 +252,7 @@ class References:
                     frame.variables[name] = frame.variables.pop(other)
 
     def assigned(self, frame: Frame, made: Sequence[str]) -> list[tuple[str, ...]]:
-        """What a statement gives each of the variables that it binds. made: what it makes and later ones read."""
+        """The values for each of a statement's targets. made: what the statement makes and later statements read."""
         targets, results = frame.statement.targets, self.results[self.last]
         first = tuple(dict.fromkeys((*results, *made)))
         if len(targets) <= 1:
@@ -262,7 +262,7 @@ class References:
                 return [(value,) for value in values]
         second, products = tuple[str, ...](), 0
         if not has_fact("no weights", frame.line.file, frame.line.text):
-            # What `output, weights = attention(...)` binds to the second name: the softmax, where attention is spelled out.
+            # The second target of `output, weights = attention(...)` gets the softmax, where the attention is spelled out.
             for place in range(self.last, frame.first - 1, -1):
                 products += self.nodes[place].operator.kind == "product"
                 second = tuple([x for x in self.results[place] if x in self.distributions])
@@ -271,20 +271,20 @@ class References:
         return [first, second, *[() for _ in targets[2:]]]
 
     def read_later(self, frame: Frame) -> list[str]:
-        """What a statement makes and later ones read, a tensor and its views once."""
+        """What a statement makes and later statements read; a tensor and its views count once."""
         return [*{self.memory_of.get(x, x): x for x in self.names_read_later(frame)}.values()]
 
     def names_read_later(self, frame: Frame) -> list[str]:
-        """The same with all views, as in `q, k, v = (t.view(2, 8, 4) for t in qkv.chunk(3))`."""
+        """The same, with each view by its name, as in `q, k, v = (t.view(2, 8, 4) for t in qkv.chunk(3))`."""
         names = [name for results in self.results[frame.first : self.last + 1] for name in results]
         return [name for name in names if self.last_read.get(name, -1) > self.last]
 
     def hold_joined(self, node: Node, place: int) -> None:
-        """What a variable's list holds that a call joins lives as long as the variable.
+        """Operands that a call joins from a variable's list live as long as the variable.
 
-        A list with results from before the function began, to whose caller no tensor is known by the name of a further
-        argument, is that argument: it lives as long as the caller.
-        A cache of keys and values begins empty; what is joined to it lives as long as the program that has the cache.
+        If the list has values from before the function began, and the caller passes a further argument that is not known to
+        hold a tensor, the list is taken to be that argument: it lives as long as the caller.
+        A cache of keys and values starts empty; what is joined to it lives as long as the program.
         """
         read = self.reads[place]
         if self.frames and self.frames[-1].statement.joins:
@@ -298,9 +298,9 @@ class References:
             self.hold(self.results[place], len(self.nodes) - 1)
 
     def hold_locals(self, node: Node, place: int) -> None:
-        """Note what variables of a function must hold: what it reads twice, multiplies, or joins and gives to a module.
+        """Note values that a function's variables must hold: those read twice, multiplied, or joined and passed to a module.
 
-        Only forwards leave lines, so a call that the line does not spell is made by a function that the line calls.
+        Only forwards leave lines, so a call that the line does not spell runs in a function that the line calls.
         """
         read = [self.memory_of.get(value, value) for value in self.reads[place]]
         if node.operator.kind not in _PASSED_THROUGH:

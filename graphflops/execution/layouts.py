@@ -1,9 +1,9 @@
 """How tensors lie in memory while a program runs eagerly: the strides of every value.
 
-An export records operators, not whether they copy. `contiguous` and `reshape` copy only what does not lie in order, and
-what an attention returns lies as its query does, so `out.transpose(1, 2).contiguous()` after it is free. The rules are
-those of PyTorch's operators: views change strides, elementwise results lie as their first operand of the same shape,
-attention results as their query, and everything else in row-major order.
+An export records operators, not whether they copy. `contiguous` and `reshape` copy only if their operand is not contiguous
+enough. An attention's result has its query's layout, so `out.transpose(1, 2).contiguous()` after it is free. The rules are
+those of PyTorch's operators: views change strides, an elementwise result has the order of axes of its first operand of the
+same shape, an attention's result that of its query, and every other result is row-major.
 """
 
 from __future__ import annotations
@@ -35,34 +35,34 @@ from graphflops.ops import Op
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
-_BATCH_FIRST, _STEPS_FIRST = "#8", (1, 0, 2)  # an argument by place; cuDNN puts steps before batch entries
-_HEADS_INSIDE = (0, 2, 1, 3)  # of rows, where that kernel puts them
-# Their results have channels last where their operand has (`suggest_memory_format` in their kernels).
+_BATCH_FIRST, _STEPS_FIRST = "#8", (1, 0, 2)  # an argument by place; cuDNN stores steps outside the batch
+_HEADS_INSIDE = (0, 2, 1, 3)  # order of axes in which the efficient kernel stores heads inside rows
+# Their results are channels last where their operand is (`suggest_memory_format` in their kernels).
 _KEEPING_CHANNELS_LAST = frozenset({"convolution", "pooling", "resampling"})  # kinds
 _ALSO_KEEPING = frozenset({"batch_norm", "pad"})  # operators
-# Operators whose results have their axes in the order of the operand's.
+# Operators whose results have the operand's order of axes.
 _IN_ORDER_OF_OPERAND = frozenset(
     {"flip", "sort", "zeros_like", "ones_like", "full_like", "empty_like", "rand_like"}
 )
-# They change a copy of the operand in row-major order (TensorAdvancedIndexing.cpp of ATen).
+# They change a row-major copy of the operand (TensorAdvancedIndexing.cpp of ATen).
 _COPIED_IN_ORDER = frozenset({"masked_fill", "masked_scatter"})
 _ELEMENTWISE = frozenset({"elementwise", "comparison", "logic", "cast", "dropout"})  # kinds
 _MAYBE_COPIES = frozenset({"view", "identity"})  # kinds
 
 
 def is_normed_in_order(operator: Op, x: TensorType) -> bool:
-    """Whether cuDNN normalises sequences, which reads and makes them in row-major order; not in 16 bits."""
+    """Whether cuDNN normalises sequences: it reads and writes them row-major. 16-bit sequences go to another kernel."""
     return operator.name == "batch_norm" and x.rank == SEQUENCE_RANK and x.dtype.bits > HALF
 
 
 class Layouts:
-    """The strides of every value of a graph, as operators make them; those of a recorded step as recorded."""
+    """The strides of every value of a graph: those that operators give, or those that a step recorded."""
 
     def __init__(
         self,
         calls: Sequence[PricedCall],
         values: Values,
-        platform: Platform,  # of the device, which decides how attentions lay out their results
+        platform: Platform,  # of the device; it decides the layouts of attentions' results
         orders: Mapping[str, Sequence[int]] | None = None,
         recorded: Step | None = None,
     ) -> None:
@@ -74,7 +74,7 @@ class Layouts:
         if recorded is not None:
             self.known = {name: recorded.strides[name] for name in recorded.strides.keys() & values.keys()}
         self.copies: set[str] = set()  # results of `reshape` that are copies
-        self.views: set[str] = set()  # results of `contiguous` that are none
+        self.views: set[str] = set()  # results of `contiguous` that are no copies
         self.wrong: list[PricedCall] = []  # views of a step with other strides than their operators give
         self.forms = Forms(values)
         for name in self.known:
@@ -97,11 +97,11 @@ class Layouts:
         return value
 
     def of(self, name: str) -> Strides:
-        """The strides of a value; what a program is given lies in order."""
+        """The strides of a value; inputs without a recorded order are row-major."""
         return self.known[name] if name in self.known else row_major(self.typed(name).shape)
 
     def follow(self, call: PricedCall) -> None:
-        """Note how the results of a call lie; calls of one form are computed once."""
+        """Note the layouts of a call's results, which are computed once for all calls of a form."""
         for name, laid in zip(call.node.outputs, self.forms.results(call, self.results), strict=True):
             if name is not None and laid is not None:
                 self.known[name], self.forms.kinds[name] = laid.strides, laid.kind
@@ -109,7 +109,7 @@ class Layouts:
                     (self.copies if laid.is_copy else self.views).add(name)
 
     def results(self, call: PricedCall) -> list[Laid | None]:
-        """How each result lies that is a tensor; None for others."""
+        """The layout of each result that is a tensor; None for the others."""
         arguments = call.node.arguments()
         x = self.operand(arguments, "x", "a")
         found: list[Laid | None] = []
@@ -124,7 +124,7 @@ class Layouts:
         return found
 
     def is_laid_so(self, call: PricedCall, name: str) -> bool:
-        """Whether a view of a recorded step has the strides that its operator gives it."""
+        """Whether a view of a recorded step has the strides that its operator would give it."""
         arguments, out = call.node.arguments(), self.typed(name)
         x, operator = self.operand(arguments, "x", "a"), call.node.operator.name
         if operator == "as_strided":
@@ -136,17 +136,17 @@ class Layouts:
         return 0 in out.shape or (is_right and len(pairs) == out.rank)
 
     def is_copy(self, name: str | None) -> bool | None:
-        """Whether the layout operator that makes a value copies; None where its estimate tells."""
+        """Whether the layout operator that makes a value copies; None if the call's estimate decides."""
         return True if name in self.copies else False if name in self.views else None
 
     def kind(self, name: str) -> int:
-        """The number of a tensor's type and strides; in row-major order, that of its type."""
+        """The number of a tensor's type and strides; for row-major strides, that of its type."""
         strides = self.known[name]
         is_plain = strides == row_major(self.typed(name).shape)
         return self.forms.types[name] if is_plain else self.forms.kind(name, strides)
 
     def operand(self, arguments: Mapping[str, Any], *names: str) -> str:
-        """Name of the tensor that the first of these arguments is; "" where there is none."""
+        """Name of the first of these arguments that is a tensor; "" if none is."""
         for name in names:
             argument = arguments.get(name)
             if isinstance(argument, Ref) and isinstance(self.values.get(argument.name), TensorType):
@@ -156,10 +156,10 @@ class Layouts:
     def result(
         self, call: PricedCall, arguments: Mapping[str, Any], x: str, name: str, out: TensorType
     ) -> Strides | None:
-        """How one result lies; None where it lies in order."""
+        """The strides of one result; None for row-major ones."""
         operator = call.node.operator
         if operator.name in _RESHAPES and x:
-            # A view where the axes that it merges lie together, else a copy.
+            # A view if the merged axes are adjacent in memory, else a copy.
             strides = regrouped(self.typed(x).shape, self.of(x), out.shape)
             if strides is None:
                 self.copies.add(name)
@@ -192,14 +192,14 @@ class Layouts:
         return self.elementwise(call.uses[:1] if operator.kind == "cast" else call.uses, out)
 
     def attention(self, call: PricedCall, arguments: Mapping[str, Any], out: TensorType) -> Strides | None:
-        """Heads inside from the efficient kernel, as the query from others."""
+        """The efficient kernel stores heads inside rows; a result of the others has its query's order of axes."""
         query = self.operand(arguments, "query")
         if out.dtype.bits == SINGLE and out.rank == len(_HEADS_INSIDE):
             return row_major(out.shape, _HEADS_INSIDE)
         return self.as_operand(query, out)
 
     def keeps_channels_last(self, call: PricedCall, x: str) -> bool:
-        """Whether a result has its channels last; a convolution's has, if its operand or its weight has."""
+        """Whether a result is channels last; for convolutions, if the operand or the weight is."""
         operator = call.node.operator
         if operator.kind not in _KEEPING_CHANNELS_LAST and operator.name not in _ALSO_KEEPING:
             return False
@@ -215,11 +215,11 @@ class Layouts:
         return has_channels_last(self.typed(name).shape, self.of(name))
 
     def elementwise(self, names: Sequence[str], out: TensorType) -> Strides:
-        """How the result of an elementwise call lies: its axes in the order of its operands' strides.
+        """The strides of an elementwise call's result: its axes are ordered by the strides of the operands.
 
-        Axes that the first operand does not order, because it repeats along one of them, are ordered by the next operand.
-        The rule is that of `reorder_dimensions` in aten/src/ATen/TensorIterator.cpp. Operands with more axes than the
-        result are attributes, as the bounds of an ONNX Clip.
+        Two axes that the first operand does not order, because it is broadcast along one of them, are ordered by the next
+        operand (`reorder_dimensions` in aten/src/ATen/TensorIterator.cpp). Operands with more axes than the result are
+        attributes, such as the bounds of an ONNX Clip.
         """
         operands = []
         for name in names:
@@ -229,9 +229,9 @@ class Layouts:
         return _ordered(operands, out.shape)
 
     def indexed(self, call: PricedCall, x: str, out: TensorType) -> Strides | None:
-        """As an elementwise call of the table, repeated along the axes of the indices, and of these (`restride_src`).
+        """As an elementwise call of the table, broadcast along the axes of the indices, and of the indices (`restride_src`).
 
-        The axes of indices that lie apart come first.
+        If the indices are not on adjacent axes, their axes come first.
         """
         strides, indices = self.of(x), cast("tuple[object, ...]", call.node.args[1])
         names = {axis: index.name for axis, index in enumerate(indices) if isinstance(index, Ref)}
@@ -246,12 +246,12 @@ class Layouts:
         for name in names.values():
             value = self.typed(name)
             if value.dtype.name == "bool" or value.rank > len(shape):
-                return None  # how many there are is in the data
+                return None  # how many elements a mask selects depends on data
             operands.append((*before, *repeated(value.shape, self.of(name), shape), *after))
         return _ordered([[*map(size_hint, each)] for each in operands], out.shape)
 
     def as_operand(self, name: str, out: TensorType) -> Strides | None:
-        """Without gaps, the axes in the order of an operand of the same rank and shape."""
+        """Dense strides with the order of axes of an operand that has the same rank and shape, but for the last size."""
         value = self.values.get(name)
         is_alike = isinstance(value, TensorType) and value.rank == out.rank
         if not is_alike or self.typed(name).shape[:-1] != out.shape[:-1]:
@@ -260,7 +260,7 @@ class Layouts:
 
 
 def _ordered(operands: Sequence[Sequence[int]], shape: Sequence[Dim]) -> Strides:
-    """The strides of a result whose axes are in the order of operands with these strides."""
+    """The strides of a result whose axes are ordered by operands with these strides."""
     inner_first = [*reversed(range(len(shape)))]
     for place in range(1, len(shape)):
         for before in reversed(range(place)):
@@ -274,7 +274,7 @@ def _ordered(operands: Sequence[Sequence[int]], shape: Sequence[Dim]) -> Strides
 
 
 def _compared(inner: int, outer: int, operands: Sequence[Sequence[int]], shape: Sequence[Dim]) -> int:
-    """Negative if the first axis stays inside of the second one, positive if they change places, 0 if nothing tells."""
+    """Negative if `inner` stays inside `outer`, positive if they change places, 0 if no operand orders them."""
     for strides in operands:
         a, b = strides[inner], strides[outer]
         if a == 0 or b == 0:
@@ -298,7 +298,7 @@ _VIEWS = frozenset(
 def _viewed(
     operator: Op, arguments: Mapping[str, Any], shape: Sequence[Dim], strides: Strides, out: TensorType
 ) -> Strides | None:
-    """Strides of a view: axes change places, are cut, lost, or repeated, or those of size one come or go."""
+    """Strides of a view: axes are permuted, cut, removed or broadcast, or axes of size 1 are added or removed."""
     axis, step = arguments.get("axis", 0), arguments.get("step", 1)
     if (order := operator.turned(arguments, len(strides))) is not None:
         return tuple([strides[each] for each in order])
@@ -313,11 +313,11 @@ def _viewed(
     if operator.name == "unsqueeze" and isinstance(at := arguments.get("axes"), int):
         at %= len(shape) + 1
         return (*strides[:at], shape[at] * strides[at] if at < len(shape) else 1, *strides[at:])
-    if operator.name == "diagonal":  # two axes are passed at a time, as the last one
+    if operator.name == "diagonal":  # a step along both axes at once; the new axis is the last
         a, b = (arguments.get(name, place) % len(strides) for place, name in enumerate(("axis1", "axis2")))
         rest = [stride for place, stride in enumerate(strides) if place not in (a, b)]
         return (*rest, strides[a] + strides[b])
-    if operator.name == "unfold" and strides:  # seen through windows, whose inside is the last axis
+    if operator.name == "unfold" and strides:  # windows, whose own axis is the last
         axis %= len(strides)
         return (*strides[:axis], strides[axis] * step, *strides[axis + 1 :], strides[axis])
     lay_out = repeated if operator.name == "expand" else regrouped
@@ -325,7 +325,7 @@ def _viewed(
 
 
 def chosen_kernel(call: PricedCall, layouts: Layouts, training: bool) -> tuple[Problem, Choice] | None:
-    """What a call of the operator that chooses its kernel asks, and the choice; None for other calls."""
+    """The problem and the kernel of a call of the operator that chooses its kernel; None for other calls."""
     if call.node.operator.name != "scaled_dot_product_attention" or "._" in call.node.op:
         return None
     problem = attention_problem(call, layouts, training)
@@ -333,7 +333,7 @@ def chosen_kernel(call: PricedCall, layouts: Layouts, training: bool) -> tuple[P
 
 
 def attention_problem(call: PricedCall, layouts: HasStrides, training: bool) -> Problem | None:
-    """The operands of a call of scaled_dot_product_attention as they lie in memory; None where one is not known."""
+    """A call of scaled_dot_product_attention with the strides of its operands; None if an operand is not known."""
     arguments = call.node.arguments()
     operands: dict[str, Operand] = {}
     for name in ("query", "key", "value", "mask"):

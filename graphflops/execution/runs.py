@@ -1,8 +1,8 @@
-"""The calls of a program's graphs as a GPU runs them, and how their values lie; memory and time are found from the same.
+"""The calls of a program's graphs as a GPU runs them, and the layouts of their values; memory and time both use these.
 
-A file may record types that contradict a call, or a call that no rule accepts. The passes before have said so and chosen a
-type for each value. Kernels and layouts are rules about operands and results that fit together: a call that contradicts
-itself keeps the bytes and the work that it was priced with, and is run as an operator of which nothing else is known.
+A file may record types that contradict a call, or a call that no rule accepts. Earlier passes have reported this and chosen
+a type for each value. Rules of kernels and layouts assume that operands and results fit together, so a call that contradicts
+its types keeps the bytes and the work that it was priced with, and otherwise runs as an unknown operator.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from graphflops.graph import EagerRun, Graph, Node, Ref
 from graphflops.passes.program import MemoryUse, PricedCall, PricedGraph, PricedProgram
 from graphflops.tensor import TensorType
 
-_OPERATOR = "unknown"  # no operator's spelling: of the kind `other`, without names of arguments
+_OPERATOR = "unknown"  # the spelling of no operator: its kind is `other`, its arguments have no names
 
 
 def consistent(graph: PricedGraph) -> Sequence[PricedCall]:
-    """The calls of a graph, those that contradict their results as calls of an unknown operator.
+    """The calls of a graph; those that contradict their results are calls of an unknown operator.
 
-    The same object where all calls agree with their results. Further results that nobody reads, or that have as many
-    elements, are as the file records them: kernels of different devices keep different statistics.
+    The same object if no call contradicts its results. Additional results that nothing reads, or that have as many elements
+    as derived, keep the recorded types: kernels of different devices save different statistics.
     """
     found = [_judged(call, graph) for call in graph.calls]
     return graph.calls if all(map(is_, found, graph.calls)) else found
@@ -48,20 +48,20 @@ def _judged(call: PricedCall, graph: PricedGraph) -> PricedCall:
     is_whole = outputs and len(derived) == len(outputs) and not call.estimate.unknown
     if is_whole and all(map(is_, derived, map(graph.values.get, outputs))):  # type: ignore[arg-type]
         return call
-    wrong: set[str] = set()  # results whose derived types are not those that the program's values have
+    wrong: set[str] = set()  # results whose derived types contradict the types of the program's values
     for place, name in enumerate(outputs):
         if name is not None:
             ours, value = derived[place] if place < len(derived) else None, graph.values.get(name)
             is_open = bool(call.estimate.unknown) and not isinstance(ours, TensorType)
             if is_open or not _agree(ours, value):
                 wrong.add(name)
-    # Of what it makes nothing is kept, so nothing can be read.
+    # Rules of kernels read a call's first result; a call that keeps no result has none to read.
     if not call.node.outputs and call.tensors(graph.values):
         return _unknown(call, graph.values)
     if not wrong:
         return call
     recorded = _as_recorded(call, graph.values)
-    # PyTorch 2.11 records the states of an LSTM with an axis of one element too many.
+    # PyTorch 2.11 records an LSTM's states with an extra axis of size 1.
     sizes = [total(x.numel for x in out if isinstance(x, TensorType)) for out in (derived, recorded.out)]
     if call.node.outputs[0] not in wrong and (wrong.isdisjoint(graph.graph.used) or not differ(*sizes)):
         return replace(call, estimate=recorded)
@@ -69,16 +69,16 @@ def _judged(call: PricedCall, graph: PricedGraph) -> PricedCall:
 
 
 def _agree(ours: Value, value: Value) -> bool:
-    """Whether two types may be of one value; element types may differ, as those that autocasting chose do."""
+    """Whether two types may be of one value; element types may differ, because autocasting chooses them."""
     if not isinstance(ours, TensorType) or not isinstance(value, TensorType):
         return not isinstance(ours, TensorType) and not isinstance(value, TensorType)
     return ours.rank == value.rank and not any(map(differ, ours.shape, value.shape))
 
 
 def _as_recorded(call: PricedCall, values: Values) -> Estimate:
-    """The estimate of a call with the types that the program's values have."""
+    """A call's estimate with the types of the program's values."""
     if not call.node.outputs and not call.estimate.out:
-        return call.estimate  # of checks, of which each layer has several
+        return call.estimate  # a check; each layer has several, and copies of them would cost time
     out = tuple(None if name is None else values.get(name) for name in call.node.outputs)
     return replace(call.estimate, out=out)
 
@@ -93,13 +93,13 @@ def _unknown(call: PricedCall, values: Values) -> PricedCall:
     return PricedCall(node, call.uses, _as_recorded(call, values), gradient, call.row)
 
 
-# Kinds of operators whose results are their operand, in another order.
+# Kinds of operators whose result has the operand's elements, in the same or another order.
 _COPYING = frozenset({"view", "identity"})
-_NOTABLE = 100  # times what is assumed: where that is more than the peak, it is said
+_NOTABLE = 100  # assumed lifetimes are reported if their bytes times this exceed the peak
 
 
 class Run:
-    """The calls of one graph in the order in which they run, and how their values lie in memory."""
+    """The calls of one graph in the order in which they run, and the layouts of their values."""
 
     def __init__(self, expanded: Expanded, layouts: Layouts, graph: Graph) -> None:
         self.expanded, self.calls = expanded, expanded.calls
@@ -111,10 +111,10 @@ class Run:
 
     @cached_property
     def owners(self) -> Mapping[str, str]:
-        """The value whose memory each tensor shares; whether a layout operator copies follows from how its operand lies.
+        """The value whose memory each tensor shares; whether a layout operator copies depends on its operand's layout.
 
-        A copy that eager execution does not make is what it copies: of heads that an export repeats for attention, which
-        reads them where they are. That a record leaves another copy out is not believed: what reads it reads such memory.
+        Eager execution does not copy heads that an export repeats for attention, so such a copy shares its operand's memory.
+        Other copies stay even if a record lacks them, because later calls read their memory.
         """
         layouts, tensors = self.layouts, self.layouts.forms.types
         left_out = self.eager.left_out if self.eager is not None else frozenset[str]()
@@ -128,7 +128,7 @@ class Run:
                 is_copy = False if is_repeated else is_copy
             is_view = call.estimate.alias if is_copy is None else not is_copy
             operands = [root.get(name, name) for name in call.uses if name in tensors] if is_view else []
-            # Of several operands each has a view of its own where there are as many: tensors that are broadcast together.
+            # If there are as many results as operands (`broadcast_tensors`), each result is a view of its own operand.
             each = len(operands) == len(call.node.outputs)
             for place, name in enumerate(call.node.outputs):
                 if name is not None and name in tensors:
@@ -137,7 +137,7 @@ class Run:
 
     @cached_property
     def lifetimes(self) -> Lifetimes:
-        """What Python's frames hold past its last use, and how long: as recorded, else as the lines of code say."""
+        """What Python's frames hold past its last use, and until when: as recorded, or else as the lines of code show."""
         calls, ends = zip(*self.expanded.given, strict=True) if self.calls else ((), ())
         if self.eager is not None:
             found = recorded(calls, self.eager)
@@ -151,7 +151,7 @@ class Run:
 
     @cached_property
     def until_returns(self) -> dict[str, int]:
-        """What the functions of composites hold, and how long."""
+        """What the composites' functions hold, and until which call."""
         held: dict[str, int] = {}
         for name, until in self.expanded.until.items():
             owner = self.owners.get(name, name)
@@ -169,17 +169,17 @@ class Runs:
 
     attentions: Sequence[AttentionUse]
     platform: Platform
-    is_eager: bool  # Python runs the program, so the masks are not built that only an export has
-    fast_paths: Sequence[str] = ()  # of the modules that have one, those that take it; all where not given
+    is_eager: bool  # whether Python runs the program, which then builds no masks that only an export has
+    fast_paths: Sequence[str] = ()  # kinds of modules that take theirs; by default all
     known: dict[tuple[PricedGraph, bool, frozenset[str]], Run] = field(default_factory=dict)
     asked: dict[tuple[PricedGraph, bool, bool], Run] = field(default_factory=dict)
     consistent: dict[PricedGraph, Sequence[PricedCall]] = field(default_factory=dict)
     prices: Prices = field(default_factory=dict)
 
     def of(self, graph: PricedGraph, *, has_fast_paths: bool = False, records: bool = False) -> Run:
-        """The run of a graph. has_fast_paths: modules that have one are a single call, as where nothing wants a gradient.
+        """The run of a graph. has_fast_paths: modules with a fast path are one call, as where nothing wants a gradient.
 
-        records: for gradients, for which fewer kernels take an attention.
+        records: whether autograd records the calls; fewer attention kernels compute gradients.
         """
         key = (graph, has_fast_paths, records)
         if key not in self.asked:
@@ -190,7 +190,7 @@ class Runs:
         return self.asked[key]
 
     def say_assumed(self, program: PricedProgram, memory: MemoryUse) -> None:
-        """Keep a note where it matters that the lines of code do not say how long Python holds a result."""
+        """Report lifetimes that a run recorded, and those that were assumed because the lines do not show them."""
         examples = program.binding.examples
         for run in self.known.values():
             if "lifetimes" in vars(run) and run.eager is not None:
@@ -205,7 +205,7 @@ class Runs:
                 program.notes.say("GF125", "", text)
 
     def _known(self, graph: PricedGraph, has_fast_paths: bool, unfused: frozenset[str]) -> Run:
-        """unfused: attentions that no kernel of their own takes."""
+        """The run of a graph. unfused: attentions that have no kernel of their own."""
         key = (graph, has_fast_paths, unfused)
         if key not in self.known:
             self.known[key] = self._found(*key)
@@ -215,7 +215,7 @@ class Runs:
         if graph not in self.consistent:
             self.consistent[graph] = consistent(graph)
         given = calls = self.consistent[graph]
-        if graph.graph.step is not None:  # it ran so
+        if graph.graph.step is not None:  # recorded as it ran
             run = expanded(given, graph.values)
             layouts = Layouts(run.calls, run.values, self.platform, recorded=graph.graph.step)
             return Run(run, layouts, graph.graph)
@@ -236,9 +236,9 @@ class Runs:
 
 
 def recorded(calls: Sequence[PricedCall], eager: EagerRun) -> Lifetimes:
-    """How long Python refers to each tensor, as a run recorded it; what it did not make goes after its last use."""
+    """How long Python refers to each tensor, as an eager run recorded it; values without a record end at their last use."""
     made = {name: place for place, call in enumerate(calls) for name in call.node.outputs if name is not None}
-    latest, last = [], -1  # by value of the record: the latest call that has run when it is made
+    latest, last = [], -1  # by value of the record: the latest call that has run when the value is made
     for name in eager.values:
         last = max(last, made.get(name, last))
         latest.append(last)
@@ -247,7 +247,7 @@ def recorded(calls: Sequence[PricedCall], eager: EagerRun) -> Lifetimes:
 
 
 def _with_lines(call: PricedCall) -> Node:
-    """The node of a call; one that runs a graph (`with torch.no_grad():`) gets the lines of the last call inside."""
+    """The node of a call; one that runs a graph (`with torch.no_grad():`) has the lines of the last call inside."""
     node = call.node
     for run, _ in call.estimate.regions:
         for inside in reversed(run.calls) if isinstance(run, PricedGraph) else ():

@@ -1,12 +1,12 @@
-"""What the lines of code of an export say: which names a statement binds and reads, and which operators it spells.
+"""What an export's lines of code say: which names a statement binds and reads, and which operators it spells.
 
-A line is parsed with `ast`, never evaluated; no source file is opened. What a name means decides nothing: variables and
-functions may be called anything. PyTorch's own operators are known where a line calls them as attributes
+A line is parsed with `ast`, never evaluated; no source file is opened. The meaning of a name decides nothing: variables and
+functions may be called anything. PyTorch's own operators are recognised where a line calls them as attributes
 (`torch.cat(...)`, `x.softmax(-1)`), or by Python's symbols.
 
-An export records the first line of each call, which may be a part of its statement. A line that opens a statement, whose
-brackets are closed on later lines, binds what it says. Of a piece, a line from the middle of a statement, nothing is known.
-What an export does not show of a library is told by the paths of its files. A user's own code is priced as it stands.
+An export records the first line of each call, which may be only part of its statement. A line that opens a statement, whose
+brackets are closed on later lines, shows what the statement binds. A piece, which is a line from the middle of a statement,
+shows nothing. What an export does not show of a library is found by its files' paths; user code is priced as it stands.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from graphflops.ops import operator
 _LINE = re.compile(
     r'^[ \t]*File "([^"\n]{1,4096})", line (\d+), in (\S{1,256})\n[ \t]*([^\n]{0,4096})', re.MULTILINE
 )
-# Calls the module while a strict export traces it.
+# Frames of Dynamo, which calls the module while it traces a strict export.
 _OF_EXPORT = re.compile(r"(?:^|[/\\])torch[/\\]_dynamo[/\\]")
-_MOST_FRAMES = 200  # of one call: deeper code is cut
+_MOST_FRAMES = 200  # of one call; deeper frames are ignored
 _TOKEN = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|#.*|[][(){}]")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _CONTINUING = (*".+-*/@%&|^<>=)]}", "if ", "else ", "and ", "or ", "for ")
-_BINDING = re.compile(r"^[^][(){}=#'\"]*([])])\s*=(?!=)")  # the end of targets that stand on lines above
-# By how they end: several names in brackets, or an element of what a variable holds.
+_BINDING = re.compile(r"^[^][(){}=#'\"]*([])])\s*=(?!=)")  # the end of targets that began on earlier lines
+# By the bracket that ends the targets: several names, or an element of what a variable holds.
 _BOUND_ABOVE = {")": ("#0", "#1"), "]": ("#0[]",)}
 # Words of the operators that Python's symbols call (`1 / x` multiplies a reciprocal).
 _WORDS: dict[type[ast.AST], tuple[str, ...]] = {
@@ -48,36 +48,36 @@ _WORDS: dict[type[ast.AST], tuple[str, ...]] = {
     ast.USub: ("neg",),
 }
 _CASTS = frozenset({"to", "float", "half", "bfloat16", "double", "type", "type_as", "long", "int", "bool"})
-_JOINS = ("cat", "stack")  # how names of torch's functions end that join tensors
+_JOINS = ("cat", "stack")  # endings of the names of torch's functions that join tensors
 
 _TRANSFORMERS = r"(?:^|[/\\])transformers[/\\](?:models[/\\]\w+[/\\]\w+|masking_utils|modeling_\w+)\.py$"
 _DEBERTA = r"(?:^|[/\\])transformers[/\\]models[/\\](?:deberta|deberta_v2)[/\\]\w+\.py$"
-# By fact: the path of the file, and what the line has.
+# By fact: patterns for the file's path and for the line.
 _FACTS = {
-    # An attention mask that is built only if it has to be. Whether padding hides anything is a question about data, which
-    # an export cannot ask, so there it is always built.
+    # An attention mask that transformers builds only if it must. Whether padding hides anything depends on data, which an
+    # export cannot inspect, so an export always builds it.
     "export-only mask": (
         _TRANSFORMERS,
         r"\b(?:\w*create_\w*masks?|mask_function|_update_causal_mask|_prepare_4d\w+)\(",
     ),
-    # One of them that hides nothing, which attention that is spelled out adds.
+    # Such a mask that hides nothing; attention that is spelled out adds it.
     "mask of nothing": (_TRANSFORMERS, r"\bcreate_bidirectional_mask\("),
-    # What masks are made from stays in a dictionary: the embeddings of the tokens.
+    # The dictionary of a mask's arguments holds the embeddings of the tokens.
     "dictionary of operands": (_TRANSFORMERS, r"\bcreate_\w*masks?\(\*\*\w+"),
-    # Modules return None beside their result unless attention weights are asked for.
+    # Modules that return None beside their result unless attention weights are requested.
     "no weights": (_DEBERTA, r"^(?:attention_output, att_matrix|output_states, attn_weights) ="),
 }
 
 
 @lru_cache(maxsize=4096)
 def has_fact(fact: str, file: str, text: str) -> bool:
-    """Whether something is known of a line of a file."""
+    """Whether a fact holds for a line of a file."""
     path, words = _FACTS[fact]
     return re.search(path, file) is not None and re.search(words, text) is not None
 
 
 class CodeLine(Struct, frozen=True):
-    """One line of a call stack: the module whose forward it is part of, and its text."""
+    """One line of a call stack, and the module whose forward it belongs to."""
 
     file: str
     function: str
@@ -90,7 +90,7 @@ class CodeLine(Struct, frozen=True):
 def code_lines(python_stack: str, module_stack: str) -> tuple[CodeLine, ...]:
     """The lines of a call stack as an export records it, outermost first.
 
-    Each forward in a stack is that of the next module; further ones are inherited by the last.
+    The forwards on a stack belong to its modules, in order; additional forwards are inherited ones of the last module.
     """
     modules = [path for path in map(_module, module_stack.split(";")) if path is not None] or [""]
     frames, forwards = _frames(python_stack)
@@ -100,22 +100,22 @@ def code_lines(python_stack: str, module_stack: str) -> tuple[CodeLine, ...]:
 
 @lru_cache(maxsize=16_384)
 def _line(frame: tuple[str, str, int, str], module: str) -> CodeLine:
-    """A line of a frame in a module; equal ones are one object, and compared as such."""
+    """A frame's line in a module; equal lines are one object and are compared by identity."""
     return CodeLine(*frame, module)
 
 
 @lru_cache(maxsize=4096)
 def _module(entry: str) -> str | None:
-    """The path of a module of a stack; None for what is not one."""
+    """The path of a module in an entry of a module stack; None if the entry is no module."""
     parts = entry.split(",")
     return module_path(parts[1]) if len(parts) > 2 else None
 
 
 @lru_cache(maxsize=1024)
 def _frames(python_stack: str) -> tuple[list[tuple[str, str, int, str]], list[int]]:
-    """File, function, number and text of each line of a stack, and how many forwards are around that of the line.
+    """The file, function, number and text of each line of a stack, and how many forwards are around that of the line.
 
-    Equal layers share the stack.
+    Equal layers share a stack.
     """
     found = [entry for entry in _LINE.findall(python_stack)[:_MOST_FRAMES] if not _OF_EXPORT.search(entry[0])]
     lines = [(file, function, int(number), text.strip()) for file, number, function, text in found]
@@ -124,26 +124,26 @@ def _frames(python_stack: str) -> tuple[list[tuple[str, str, int, str]], list[in
 
 
 class Statement(Struct, frozen=True):
-    """One statement of a line; by default a piece of one, of which nothing is known."""
+    """One statement of a line; by default a piece, of which nothing is known."""
 
     is_piece: bool = True
-    # The variables that it binds, one for each element of a tuple; `found[]` for an element of one, `#0` where the name
-    # stands on a line above.
+    # The variables that it binds, one for each element of a tuple; `found[]` is any element of `found`, `#0` a name that
+    # stands on an earlier line.
     targets: tuple[str, ...] = ()
-    # The variables that it reads as tensors: no `outputs` of `outputs[0]`.
+    # The variables that it reads as tensors: not `outputs` in `outputs[0]`.
     names: frozenset[str] = frozenset()
-    is_call: bool = False  # it gives what one call does
-    returns: tuple[str, ...] | None = None  # of a return: the variables among several results
-    given: tuple[str, ...] = ()  # the variables that its first call gets, "" for other operands
-    joins: bool = False  # it joins what a variable's list holds
+    is_call: bool = False  # its value is that of one call
+    returns: tuple[str, ...] | None = None  # the variables that a `return` of several results returns
+    given: tuple[str, ...] = ()  # the operands of its first call that are variables, "" for others
+    joins: bool = False  # it joins the tensors of a list that a variable holds
     called: frozenset[str] = frozenset()  # words of operators, and of modules: `.conv` of `self.conv`
-    runs_last: tuple[str, ...] = ()  # the word of what it runs last, "" for what a variable holds
-    times: int = 0  # how often that is spelled
-    # And of the variable in each `1 + x`, which is one more if it holds a tensor.
+    runs_last: tuple[str, ...] = ()  # words of what it runs last, "" for what a variable holds
+    times: int = 0  # how often the statement spells that
+    # The variable of each `1 + x`: if it holds a tensor, the statement spells that once more.
     or_numbers: tuple[str, ...] = ()
 
     def role(self, op: str, child: str = "") -> tuple[bool, bool]:
-        """Whether it spells an operator, or `child`, the module in its own that the call is part of, and runs that last."""
+        """Whether it calls an operator, or else the child module that the call belongs to; and whether it runs that last."""
         return _role(self.called, self.runs_last, "" if child else op, child)
 
 
@@ -159,7 +159,7 @@ def _role(called: frozenset[str], runs_last: tuple[str, ...], op: str, child: st
 
 
 def _module_words(path: str) -> tuple[str, str]:
-    """How code calls a module: `conv`, or `layers.3` for one in a list; and as an attribute of the module that calls it."""
+    """How code calls a module: `conv`, or `layers.3` in a list; and the same as an attribute of the calling module."""
     before, _, name = path.rpartition(".")
     word = f"{before.rpartition('.')[2]}.{name}" if name.isdigit() else name
     return word, f".{word}"
@@ -167,9 +167,9 @@ def _module_words(path: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=4096)
 def statements(text: str, own: str = "") -> tuple[Statement, ...]:
-    """The statements of a line that run something, in their order; at least one.
+    """The statements of a line that run something, in order; at least one.
 
-    own: the variable that holds the module itself, `self`; what it calls as an attribute of that is no operator.
+    own: the variable that holds the module itself, `self`; calls of its attributes are not operators.
     """
     found = [_statement(tree, own) for tree in _simple(_parsed(text))]
     if found and (bound := _BINDING.match(text)):
@@ -179,7 +179,7 @@ def statements(text: str, own: str = "") -> tuple[Statement, ...]:
 
 @lru_cache(maxsize=4096)
 def module_variable(text: str, path: str) -> str:
-    """The variable that holds a module, where a line calls the one inside of it at a path: `self` of `self.a(x)`."""
+    """The variable that holds a module, on a line that calls its submodule at this path: `self` in `self.a(x)`."""
     words = path.split(".")
     return next((name for name, word in _attributes(text) if word in words), "")
 
@@ -192,7 +192,7 @@ def _attributes(text: str) -> list[tuple[str, str]]:
 
 
 def module_variables(nodes: Sequence[Node]) -> dict[str, str]:
-    """By file: the variable that holds the module whose forward runs, as its calls of other modules show it."""
+    """By file: the variable that holds the module whose forward runs, as its calls of submodules show."""
     found: dict[str, str] = {}
     for stack, modules, module in dict.fromkeys([(n.python_stack, n.module_stack, n.module) for n in nodes]):
         lines = code_lines(stack, modules)
@@ -204,24 +204,24 @@ def module_variables(nodes: Sequence[Node]) -> dict[str, str]:
 
 
 def opens(text: str) -> bool:
-    """Whether a line opens a statement that goes on below: `x = self.act(`."""
+    """Whether a line opens a statement that ends on a later line: `x = self.act(`."""
     return bool(_closing(_BINDING.sub("", text))) or text.endswith("\\")
 
 
 def closes(text: str) -> bool:
-    """Whether a line begins with the end of what one above has opened, and binds nothing: `) * self.gate(x)`."""
+    """Whether a line begins by closing what an earlier line opened, and binds nothing: `) * self.gate(x)`."""
     return text.startswith((")", "]", "}")) and ";" not in text and not _BINDING.match(text)
 
 
 def continues(line: CodeLine, before: CodeLine) -> bool:
-    """Whether a piece of a statement follows another of its expression: `.view(...)`, `+ self.b(x)`, the next operand."""
+    """Whether a piece continues the expression of an earlier piece: `.view(...)`, `+ self.b(x)`, the next operand."""
     is_open = before.text.endswith(",") or bool(_closing(before.text))
     return line.number > before.number and (is_open or line.text.startswith(_CONTINUING))
 
 
 @lru_cache(maxsize=512)
 def _parsed(text: str) -> list[ast.stmt]:
-    """The statements of a line, brackets closed; none for a line from the middle of a statement."""
+    """The statements of a line, with its brackets closed; none for a line from the middle of a statement."""
     text = _BINDING.sub("_ =", text)
     closing = _closing(text)
     if closing is None or (not closing and text.endswith(",")):
@@ -239,7 +239,7 @@ def _parsed(text: str) -> list[ast.stmt]:
 
 
 def _closing(text: str) -> str | None:
-    """What closes the brackets that a line leaves open; None where it closes one that an earlier line has opened."""
+    """The brackets that close those a line leaves open; None if it closes one that an earlier line opened."""
     waiting: list[str] = []
     for token in _TOKEN.findall(text):
         if token in _BRACKETS:
@@ -250,9 +250,9 @@ def _closing(text: str) -> str | None:
 
 
 def _simple(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements inside of others on their line; the head of a loop or condition whose body is on later lines.
+    """The statements that run something; the head of a loop or condition stands for a body on later lines.
 
-    What only binds or keeps a value runs nothing: `a = b`, `f = lambda x: x + 1`, `n = x.shape[0]`, `found.append(x)`.
+    Statements that only bind or keep a value run nothing: `a = b`, `f = lambda x: x + 1`, `n = x.shape[0]`, `y.append(x)`.
     """
     for tree in body:
         inner = getattr(tree, "body", None)
@@ -271,15 +271,15 @@ def _simple(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _statement(tree: ast.stmt, own: str) -> Statement:
-    """The facts of one statement. What an expression makes by itself is not known: it may be part of a longer one."""
+    """The facts of one statement. An expression without a target is a piece: it may be part of a longer expression."""
     value = next((part for name in ("value", "iter", "test") if (part := getattr(tree, name, None))), tree)
     if isinstance(tree, ast.AugAssign):
         value = ast.BinOp(tree.target, tree.op, tree.value)
-    # `-1` is a number, and runs nothing.
+    # `-1` is a number: it runs nothing.
     parts = [part for part in ast.walk(value) if not isinstance(getattr(part, "operand", None), ast.Constant)]
     words = {part: _words(part, own) for part in parts}
     targets = _targets(tree) or tuple(part.target.id for part in parts if isinstance(part, ast.NamedExpr))
-    turns = len(targets) if isinstance(value, ast.GeneratorExp) else 1  # one for each variable
+    turns = len(targets) if isinstance(value, ast.GeneratorExp) else 1  # one iteration for each target
     last: ast.AST = getattr(value, "elt", value) if len(targets) > 1 else value
     while isinstance(last, ast.Tuple) and last.elts:
         last = last.elts[-1]
@@ -308,7 +308,7 @@ def _statement(tree: ast.stmt, own: str) -> Statement:
 
 
 def _targets(tree: ast.stmt) -> tuple[str, ...]:
-    """The variables that a statement binds, as they are written: `x`, `self.cache`; `found[]` for any element of one."""
+    """The variables that a statement binds, as spelled: `x`, `self.cache`; `found[]` for any element of `found`."""
     if isinstance(tree, ast.Assign):
         target: ast.AST = tree.targets[0]
     elif isinstance(tree, ast.AugAssign) or (isinstance(tree, ast.AnnAssign) and tree.value is not None):
@@ -326,7 +326,7 @@ def _targets(tree: ast.stmt) -> tuple[str, ...]:
 
 
 def _first_call(value: ast.AST) -> ast.Call | None:
-    """The call that an expression begins with: `f(x)` of `f(x).view(...)[0]`."""
+    """The call that an expression begins with: `f(x)` in `f(x).view(...)[0]`."""
     found = None
     while isinstance(value, (ast.Call, ast.Attribute, ast.Subscript)):
         found = value if isinstance(value, ast.Call) else found
@@ -335,7 +335,7 @@ def _first_call(value: ast.AST) -> ast.Call | None:
 
 
 def _given(call: ast.AST | None) -> tuple[str, ...]:
-    """The variables among a call's operands, "" for others, also on later lines; () for no call."""
+    """A call's operands that are variables, "" for others and for operands on later lines; () if there is no call."""
     match call:
         case ast.Call(_, args, keywords):
             operands = [*args, *(keyword.value for keyword in keywords)]
@@ -344,7 +344,7 @@ def _given(call: ast.AST | None) -> tuple[str, ...]:
 
 
 def _words(value: ast.AST, own: str) -> tuple[str, ...]:
-    """Words of what an expression runs last: of operators, or a module's; "" for what a variable holds; () if not known."""
+    """Words of the operators or the module that an expression runs last; "" for a variable's value, () if not known."""
     if isinstance(value, (ast.BinOp, ast.UnaryOp)):
         return _WORDS.get(type(value.op), ())
     match value:
@@ -361,7 +361,7 @@ def _words(value: ast.AST, own: str) -> tuple[str, ...]:
 
 
 def _computes(part: ast.AST) -> bool:
-    """Whether an expression may run an operator: a call, or arithmetic on one; `i + 1` is taken for a number."""
+    """Whether an expression may run an operator: a call, or arithmetic with one; `i + 1` is assumed to be a number."""
     if not isinstance(part, (ast.BinOp, ast.UnaryOp)):
         return isinstance(part, ast.Call)
     has_number = any(isinstance(operand, ast.Constant) for operand in ast.iter_child_nodes(part))

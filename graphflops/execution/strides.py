@@ -1,7 +1,7 @@
-"""Strides of tensors: their order of axes, and what they are after axes are merged and split; numbers for what lies alike.
+"""Strides of tensors: order of axes, strides after axes are merged and split, and numbers for equal types and layouts.
 
-A model repeats its layers, so each distinct case is computed once: the form of a call that lies in memory is its operator,
-its attributes, and the types and strides of operands and results.
+A model repeats its layers, so each distinct case is computed once. The form of a call with known layouts is its operator,
+its attributes, and the types and strides of its operands and results.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from graphflops.tensor import TensorType
 
 Values = Mapping[str, Value]  # types of tensors, and other values, by name
 Shape = Sequence[Dim]
-Strides = tuple["Dim", ...]  # elements from one position of an axis to the next, by axis
-_FALLBACK = 97  # of an open size where strides are compared
+Strides = tuple["Dim", ...]  # by axis, the number of elements from one position to the next
+_FALLBACK = 97  # the value of an open size where strides are compared
 
 
 class HasStrides(Protocol):
-    """Values and how they lie, their sizes known or open."""
+    """Values and their strides; their sizes are known or open."""
 
     values: Values
 
@@ -37,7 +37,7 @@ class HasStrides(Protocol):
 
 
 def row_major(shape: Sequence[Dim], order: Sequence[int] | None = None) -> Strides:
-    """Strides of a tensor without gaps; order: its axes from outermost to innermost, 0, 1, 2, ... where not given."""
+    """Strides of a tensor without gaps. order: its axes from outermost to innermost; by default 0, 1, 2, ..."""
     if order is not None:
         strides = dict(zip(order, row_major([shape[axis] for axis in order]), strict=True))
         return tuple([strides[axis] for axis in range(len(shape))])
@@ -53,14 +53,14 @@ def is_contiguous(shape: Sequence[Dim], strides: Strides) -> bool:
 
 
 def channels_last(rank: int) -> tuple[int, ...]:
-    """The axes of images from outermost to innermost, where channels are the innermost."""
+    """The axes of channels-last images, from outermost to innermost."""
     return (0, *range(2, rank), 1)
 
 
 def has_channels_last(shape: Sequence[Dim], strides: Strides) -> bool:
-    """Whether the channels of images are their innermost axis in memory, as PyTorch tells it (MemoryFormat.h of c10).
+    """Whether PyTorch regards images as channels last (MemoryFormat.h of c10).
 
-    Strides of axes of size 1 count: of a batch of one image, a view of rows of channels gives a batch no stride of its own.
+    Strides of axes of size 1 count: a batch of one image that is a view of rows of channels has no batch stride of its own.
     """
     if len(shape) <= 2 or strides[1] != 1 or shape[1] == 1:
         return False
@@ -74,29 +74,29 @@ def has_channels_last(shape: Sequence[Dim], strides: Strides) -> bool:
 
 
 def order_of(strides: Strides) -> list[int]:
-    """The axes from outermost to innermost; open sizes are compared by their hints."""
+    """The axes from outermost to innermost; strides with open sizes are compared by their hints."""
     numbers = [size_hint(stride) for stride in strides]
     return sorted(range(len(strides)), key=lambda axis: -numbers[axis])
 
 
 def size_hint(size: Dim, fallback: int = _FALLBACK) -> int:
-    """A number for a size: of a formula its value where all open sizes are `fallback`."""
+    """A number for a size; a formula is evaluated with every open size set to `fallback`."""
     if isinstance(size, int):
         return size
     return evaluate(size, dict.fromkeys(size.symbols, fallback)) or fallback
 
 
 def repeated(shape: Sequence[Dim], strides: Strides, wide: Sequence[Dim]) -> Strides:
-    """Strides of a tensor that is broadcast to a shape: 0 along axes that repeat it."""
+    """Strides of a tensor that is broadcast to a shape: 0 along the axes that repeat it."""
     new = len(wide) - len(shape)
     axes = zip(shape, wide[new:], strides, strict=True)
     return (*[0] * new, *[0 if size == 1 and whole != 1 else step for size, whole, step in axes])
 
 
 def regrouped(old: Sequence[Dim], strides: Strides, new: Sequence[Dim]) -> Strides | None:
-    """Strides after axes are merged and split; None where that takes a copy.
+    """Strides after axes are merged and split; None if that needs a copy.
 
-    An axis of size 1 goes with the axes inside of it (`computeStride` in TensorUtils.cpp of ATen).
+    An axis of size 1 gets its stride from the axes inside of it (`computeStride` in TensorUtils.cpp of ATen).
     """
     found = [*row_major(new)]
     if not is_contiguous(old, strides) and 0 not in (*old, *new):  # without elements there is nothing to copy
@@ -120,13 +120,13 @@ def regrouped(old: Sequence[Dim], strides: Strides, new: Sequence[Dim]) -> Strid
 
 
 def _groups(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[range, range]] | None:
-    """Axes of two shapes that hold the same elements, in the shortest runs; None if sizes do not determine them."""
+    """The shortest runs of axes of two shapes that hold the same elements; None if open sizes do not determine them."""
     groups: list[tuple[range, range]] = []
     i = j = 0
     while i < len(old) or j < len(new):
         before, after = range(i, min(i + 1, len(old))), range(j, min(j + 1, len(new)))
         while (a := prod(old[i : before.stop])) != (b := prod(new[j : after.stop])):
-            is_less = b // a * a == b  # of open sizes one goes into the other
+            is_less = b // a * a == b  # with open sizes: one divides the other
             if isinstance(a, int) and isinstance(b, int):
                 is_less = a < b
             elif not is_less and a // b * b != a:
@@ -143,9 +143,9 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def by_form(compute: Method) -> Method:
-    """A method that computes something of a call from its form alone: it is called once for each form.
+    """A method that computes something from a call's form alone: it runs once for each form.
 
-    Its object has `forms`, and `found`: what it has computed, by form.
+    The method's object has `forms`, and `found`, which keeps the results by form.
     """
 
     @wraps(compute)
@@ -163,7 +163,7 @@ def by_form(compute: Method) -> Method:
 
 
 def places_by_form(compute: Method) -> Method:
-    """The same for a method that names some of the operands and results of a call."""
+    """The same for a method that chooses among the names of a call's operands and results."""
 
     @wraps(compute)
     def found(self: Any, call: PricedCall) -> list[str | None]:
@@ -180,7 +180,7 @@ def places_by_form(compute: Method) -> Method:
 
 
 class Laid(Record, frozen=True):
-    """How a result lies. kind: number of its type and strides. is_copy: of a layout operator, whether it copies."""
+    """A result's layout. kind: the number of its type and strides. is_copy: whether a layout operator copies."""
 
     strides: Strides
     kind: int
@@ -191,21 +191,21 @@ class Forms:
     """The forms of the calls of a graph."""
 
     def __init__(self, values: Values) -> None:
-        # Equal types have the same number. They are compared where they are not one object.
+        # Equal types have the same number; each distinct object is compared once.
         objects = {id(value): value for value in values.values() if isinstance(value, TensorType)}
         numbers: dict[TensorType, int] = {}
         seen = {key: numbers.setdefault(value, len(numbers)) for key, value in objects.items()}
-        # By value that is a tensor, a number of its type.
+        # By value that is a tensor, the number of its type.
         self.types = {name: seen[id(value)] for name, value in values.items() if id(value) in seen}
-        self.kinds = dict(self.types)  # of type and strides; in row-major order that of the type
-        self.numbers: dict[str, int] = {}  # of the form of each call that has one, by its name
+        self.kinds = dict(self.types)  # of type and strides; that of the type where row-major
+        self.numbers: dict[str, int] = {}  # by name of each call that has a form, the number of its form
         self._kinds: dict[tuple[int, Strides], int] = {}
         self._laid: dict[tuple[Any, ...], tuple[int, Sequence[Laid | None]]] = {}
 
     def results(
         self, call: PricedCall, results: Callable[[PricedCall], Sequence[Laid | None]], further: object = None
     ) -> Sequence[Laid | None]:
-        """How the results of a call lie, which `results` computes for the first call of a form. further: of its form."""
+        """The layouts of a call's results; `results` computes them once per form. further: an addition to the form."""
         if call.form is None:
             return results(call)
         laid = map(self.kinds.get, (*call.uses, *call.node.outputs))  # type: ignore[arg-type]
@@ -217,7 +217,7 @@ class Forms:
         return found
 
     def of(self, call: PricedCall) -> int | None:
-        """The number of a call's form; None for a call that has none."""
+        """The number of a call's form; None if it has none."""
         return None if call.form is None else self.numbers.get(call.node.name)
 
     def kind(self, name: str, strides: Strides) -> int:

@@ -23,10 +23,10 @@ _HEAD = 512  # bytes that identify the format of a file
 class Reader(Record, frozen=True):
     """One accepted way of exporting a model."""
 
-    name: str  # that reports give the format; its module is the one of that name in this folder
+    name: str  # the format's name in reports, and the name of its module in this folder
     suffixes: tuple[str, ...]  # of its files; the first is the one that models are usually stored under
-    # What such a file begins with, or has at the offset. Where that is not enough, (): the module's `recognises(head)` looks
-    # at the first 512 bytes.
+    # What such a file begins with, or has at the offset. (): not enough to identify it, so the module's `recognises(head)`
+    # looks at the first 512 bytes.
     magic: tuple[bytes, ...] = ()
     offset: int = 0
 
@@ -37,7 +37,7 @@ class Reader(Record, frozen=True):
         return bool(self._function("recognises")(head))
 
     def read(self, path: Path, model: str | None, **options: Any) -> Graph:
-        """The program in a file; `model` chooses one of several. options: that this reader takes."""
+        """The program in a file. model: which one of several. options: those that this reader takes."""
         graph: Graph = self._function("read")(path, model, **options)
         return graph
 
@@ -73,7 +73,7 @@ def load(path: Path | str, model: str | None = None, mesh: Mapping[str, int] | N
 
 
 def reader_of(path: Path) -> Reader:
-    """The reader of a file; of one that none recognises one that refuses it, and says what it is."""
+    """The reader of a file; for a file that no reader recognises, one that refuses it and says what it is."""
     with in_one_line(shown(str(path))), path.open("rb") as file:
         head = file.read(_HEAD)
     by_suffix = (reader for reader in READERS if path.suffix in reader.suffixes)

@@ -18,15 +18,15 @@ from graphflops.exporters import in_one_line, reason, regular_file
 from graphflops.exporters.zip_members import DEFLATED, Seekable, members, read_at
 
 RECORD = "graphflops_eager_"  # what the name of a record of an eager run begins with
-# Of one member, unpacked; the program of a 70-billion-parameter model takes 7 to 11 MB.
+# Unpacked bytes of one member; the program of a 70-billion-parameter model takes 7 to 11 MB.
 MAX_MEMBER_BYTES = 512 * 2**20
-# A member larger than this and packed tighter than this ratio is taken for a zip bomb.
+# A member that is larger than this and packed tighter than this ratio is assumed to be a zip bomb.
 _BOMB_BYTES = 4 * 2**20
 _BOMB_RATIO = 200
 
 _PAGE = 16 * 2**10
 
-# What other files start with: (offset, bytes, what it is, what to do about it).
+# What other files begin with: (offset, bytes, what it is, what to do about it).
 _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"version https://git-lfs", "a git-lfs pointer", "fetch the file itself with `git lfs pull`"),
     *(
@@ -71,9 +71,9 @@ def refusal(head: bytes) -> str:
 
 
 class Archive:
-    """A zip archive by the names of its members; a context manager.
+    """A zip archive as a mapping of member names; a context manager.
 
-    Raises FileError, in one line, for what is not a zip, is damaged, is built to harm, or can be read in two ways.
+    Raises FileError, in one line, for a file that is not a zip, is damaged, is built to harm, or can be read in two ways.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -140,7 +140,7 @@ class Archive:
 
 
 class _Part:
-    """Some bytes of a file, as a file."""
+    """A range of bytes of a file, as a file."""
 
     def __init__(self, file: Seekable, start: int, size: int) -> None:
         self._file, self._start, self._size = file, start, size
@@ -163,8 +163,8 @@ class _Part:
 class Pages:
     """The bytes of an open file by offset, with one page in memory at a time.
 
-    A mapping of the file would do the same, but counts as the process's memory what lies beside the bytes looked at: for a
-    file of weights much of it.
+    A memory mapping would do the same, but its untouched neighbours count as the process's memory: for a file of weights,
+    much of it.
     """
 
     def __init__(self, file: BinaryIO, size: int) -> None:

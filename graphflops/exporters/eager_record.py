@@ -11,9 +11,9 @@ from graphflops.graph import EagerRun, Graph, Note
 from graphflops.tensor import TensorType
 
 FORMAT = 1
-# Of operators that an export does not add: what reads a result of theirs runs after them in eager execution too.
+# Kinds that an export does not add: what reads their results runs after them in eager execution too.
 COMPUTING = frozenset({"product", "convolution", "attention", "recurrent", "normalisation"})
-_LARGEST = 2**26  # bytes of a record; that of a decoder of 80 layers has 300 thousand
+_LARGEST = 2**26  # bytes of a record; a decoder of 80 layers has 300 thousand
 _FOLDERS = ("extra/", "extra_files/")  # where torch puts extra files: since 2.8, and before
 
 
@@ -23,7 +23,7 @@ def file_name(program: str) -> str:
 
 
 def record_in(archive: Archive, program: str) -> EagerRun | str | None:
-    """The record of a program in an archive, what is wrong with it, or None where there is none."""
+    """The record of a program in an archive; or what is wrong with it, as text; or None if there is none."""
     names = {folder + file_name(program) for folder in _FOLDERS}
     found = [member for member in archive.names if {member, member.partition("/")[2]} & names]
     if len(found) != 1:
@@ -37,7 +37,7 @@ def record_in(archive: Archive, program: str) -> EagerRun | str | None:
 
 
 def with_record(graph: Graph, record: EagerRun | str | None) -> Graph:
-    """The graph with what a record says of it; with a note where the record contradicts the program, and is ignored."""
+    """The graph with its record's facts; if the record contradicts the program, it is ignored with a note."""
     if record is None:
         return graph
     problem = record if isinstance(record, str) else _problem(graph, record)

@@ -47,10 +47,10 @@ def capture(
     """Exports a module with `torch.export`. Its tensors may be real, fake, or on the meta device.
 
     args, kwargs: example inputs. dynamic_shapes: as `torch.export.export` takes it.
-    joint: forward and backward in one program of core operators, as torch differentiates it. The loss is the result
-        of the module if that is one number, else the sum of its results.
-    runtime_asserts: what torch cannot prove of open axes becomes a check of the program, not an error (from torch 2.8 on).
-    Inputs are made fake, or moved to the meta device, where the parameters are.
+    joint: forward and backward in one program of core operators, as torch differentiates it. The loss is the module's
+        result if that is one number, else the sum of its results.
+    runtime_asserts: what torch cannot prove of open axes becomes a check in the program, not an error (from torch 2.8 on).
+    Inputs are made fake, or moved to the meta device, if the parameters are.
     """
     if joint:
         from torch.export.experimental import _export_forward_backward

@@ -112,7 +112,7 @@ def dtype_of(dtype: torch.dtype, name: str) -> DType:
 
 
 def attribute_of(module: Any, path: str) -> Any:
-    """The attribute at a dotted path; None where there is none."""
+    """The attribute at a dotted path; None if there is none."""
     for name in path.split("."):
         module = getattr(module, name, None)
     return module
@@ -154,7 +154,7 @@ class Scope:
         self.types[entry.name] = known
 
     def nodes(self) -> tuple[Node, ...]:
-        """All calls in program order; `getitem` of results is folded into the call, as in a saved program."""
+        """All calls in program order; a `getitem` of results is folded into its call, as in a saved program."""
         calls = []
         for node in self.module.graph.nodes:
             if node.op == "get_attr":
@@ -180,12 +180,12 @@ class Scope:
         is_void = isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns
         outputs = () if is_void else tuple(self.outputs(node, node.name, node.meta.get("val")))
         args = tuple([self.argument(arg) for arg in node.args])
-        # Keywords in the order of the operator's schema, which is that of a saved program.
+        # Keywords in the order of the operator's schema, as in a saved program.
         schema = getattr(node.target, "_schema", None)
         known = () if schema is None else [x.name for x in schema.arguments if x.name in node.kwargs]
         order = dict.fromkeys((*known, *node.kwargs))
         kwargs = tuple([(name, self.argument(node.kwargs[name])) for name in order])
-        entries = []  # of the module stack, as a saved program spells them
+        entries = []  # of the module stack, spelled as in a saved program
         for key, (path, kind) in (node.meta.get("nn_module_stack") or {}).items():
             name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
             entries.append(f"{key},{path},{name}")
@@ -195,9 +195,9 @@ class Scope:
     # Results
 
     def outputs(self, node: fx.Node | None, name: str, value: Any) -> Iterable[str | None]:
-        """Names of results, flat, as a saved program has them: a `getitem`'s, else `NAME_unused_1`.
+        """Names of results, flat, as in a saved program: that of a `getitem`, else `NAME_unused_1`.
 
-        node: that gives them, a call or a `getitem` of one; None for a list that nothing uses.
+        node: what gives them, a call or a `getitem` of one; None for a list that nothing uses.
         """
         if not isinstance(value, (tuple, list, dict)):
             if value is not None:

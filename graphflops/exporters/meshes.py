@@ -1,8 +1,8 @@
-"""A recorded step on other sizes of its mesh: the numbers of recordings on several meshes as formulas of the sizes of axes.
+"""A recorded step on other sizes of its mesh: recordings on several meshes give its numbers as formulas of the axes' sizes.
 
-Along an axis of n devices a number is a + b n or a + b / n, for several axes a sum of products of these: a part of a size, a
-whole, how many devices there are; or, as what a norm is divided by, the root of such. Two sizes of each axis, in every
-combination, tell a and b; a recording on third sizes tells which of the formulas it is, and that it is one.
+Along an axis of n devices, a number is a + b n or a + b / n; for several axes, a sum of products of these. It is a part of a
+size, a whole size, or a number of devices; or the root of such a number, as for divisors of norms. Two sizes of each axis,
+in every combination, determine a and b; a recording on third sizes selects the formula, and checks that one fits.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _LEAST = 2  # devices of an axis: one device exchanges nothing, so its calls are
 
 
 class _Tree(NamedTuple):
-    """A step without what only numbers its parts: a value is known by who makes it, as `[maker, place]`."""
+    """A step without the numbering of its parts: a value is identified by what makes it, as `[maker, place]`."""
 
     values: list[list[Any]]  # by maker, an input or a call
-    storages: list[list[Any]]  # the fields of each, as of the next two
+    storages: list[list[Any]]  # the fields of each; so are the next two
     inputs: list[list[Any]]
     calls: list[list[Any]]
 
@@ -57,9 +57,9 @@ def _others(size: int) -> tuple[int, int]:
 
 
 def at_mesh(steps: Sequence[RecordedStep], axes: Mapping[str, int]) -> RecordedStep:
-    """The step as a recording on a mesh of these sizes has it; an axis that is not given has its recorded size.
+    """The step as a recording on a mesh of these sizes would have it; an axis that is not given has its recorded size.
 
-    steps: on the meshes of `samples`. Raises ModelError, in one line, where sizes do not divide, or calls depend on sizes.
+    steps: on the meshes of `samples`. Raises ModelError, in one line, if sizes do not divide, or if calls depend on sizes.
     """
     first = steps[0]
     recorded = dict(first.axes)
@@ -100,7 +100,7 @@ def _fixed(step: RecordedStep) -> tuple[Any, ...]:
 
 
 def _tree(step: RecordedStep) -> _Tree:
-    """A step as a tree that those of other meshes can be laid over."""
+    """A step as a tree that can be compared with those of other meshes."""
     held = to_builtins(step)
     maker = {value: -1 - place for place, (value, *_) in enumerate(held["inputs"])}
     maker |= {x: place for place, call in enumerate(step.calls) for x in call.results if x is not None}
@@ -169,7 +169,7 @@ def _step(tree: _Tree, first: RecordedStep, axes: Mapping[str, int]) -> Recorded
 
 
 def ranks_along(axes: Mapping[str, int], along: str, rank: int = 0) -> list[int]:
-    """The ranks, in order, of the group of a rank that lies along axes of its mesh, `dp+tp`; "": of the rank alone."""
+    """The ranks, in order, of a rank's group along axes of its mesh, `dp+tp`; "": of the rank alone."""
     names = [*axes]
     strides = {name: prod(axes[inner] for inner in names[place + 1 :]) for place, name in enumerate(names)}
     chosen = [name for name in names if name in along.split("+")]
@@ -186,7 +186,7 @@ class _Numbers:
         chosen = [name for name in checked if checked[name] != corners[0][name]]
         self.here, self.there = (_said([(x, mesh[x]) for x in chosen]) for mesh in (corners[0], wanted))
         sizes = {name: (corners[0][name], corners[-1][name]) for name in chosen}
-        # By formula: how much each corner adds at the checked mesh, and at the wanted one.
+        # By formula: the weight of each corner at the checked mesh, and at the wanted one.
         self.formulas = [
             tuple(_weights(dict(zip(chosen, powers, strict=True)), sizes, at) for at in (checked, wanted))
             for powers in product((1, -1), repeat=len(chosen))
@@ -219,7 +219,7 @@ class _Numbers:
         return found
 
     def merged(self, parts: Sequence[Any]) -> Any:
-        """What stands in the same place on the wanted mesh."""
+        """What is in the same place on the wanted mesh."""
         first = parts[0]
         if all(part == first and type(part) is type(first) for part in parts):
             return first
@@ -247,7 +247,7 @@ class _Numbers:
             yield self._after(start, following, turn)
 
     def _after(self, start: Any, following: Any, turns: int) -> Any:
-        """What comes so many turns after the start."""
+        """What comes `turns` steps after the start."""
         if start == following:
             return start
         if type(start) is int and type(following) is int:
@@ -274,7 +274,7 @@ class _Numbers:
         return self.known[values]
 
     def _wanted(self, values: Iterable[Fraction]) -> set[Fraction]:
-        """What the formulas that the checked mesh bears out give on the wanted one."""
+        """The values on the wanted mesh, by the formulas that the checked mesh confirms."""
         *corners, checked = values
         return {_total(corners, there) for here, there in self.formulas if _total(corners, here) == checked}
 

@@ -1,7 +1,7 @@
 """A ModelProto as a Graph: names made unique, functions written out, bodies of control flow as nested graphs.
 
-Stored tensors, those of nested graphs and of Constant nodes too, are inputs of the whole program. Nested graphs capture
-them like any other value around them.
+Stored tensors, with those of nested graphs and of Constant nodes, are inputs of the whole program. Nested graphs capture
+them like any other outer value.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class Program:
     def store(self, proto: Any, scope: Scope, targets: Mapping[str, str], defaults: frozenset[str]) -> None:
         """Make the stored tensors of a graph inputs of the program.
 
-        defaults: those that a caller may replace: no size, branch or trip count follows from what they hold. (An attention
-        mask is counted as stored.)
+        defaults: those that a caller may replace, so that no size, branch or trip count follows from their contents. (An
+        attention mask counts as stored.)
         """
         complain = partial(self.note, "GF210", "")
         for tensor in proto.initializer:
@@ -140,7 +140,7 @@ class Program:
         return unique
 
     def constant(self, call: Call, scope: Scope) -> bool:
-        """Make what a Constant node holds an input of the program; False where it does not say what it holds."""
+        """Make the contents of a Constant node an input of the program; False if the node does not state them."""
         outputs = call.node.output[:]
         if len(outputs) != 1:
             return False
@@ -167,7 +167,7 @@ class Program:
     # Graphs
 
     def body(self, proto: Any, scope: Scope) -> tuple[Output, ...]:
-        """Read the calls of a graph; what it returns."""
+        """Read the calls of a graph; return its outputs."""
         for call in onnx_scope.ordered(proto.node, scope.sees):
             self.call(call, scope)
         outputs = [

@@ -1,9 +1,9 @@
-"""The module of each call of an ONNX file where the file does not record it, or records another one.
+"""The module of each call of an ONNX file, if the file does not record it, or records another one.
 
-What is known of a call's module is its evidence: recorded in metadata; rewritten, where an exporter's optimizer put the
-call in the place of others; read off a name such as `/blocks/blocks.0/fc/MatMul`; or nothing, for what a quantizer added.
-A parameter's name contains its module, so it decides where a call was rewritten or is without a module,
-and completes a path read off a name. Other calls without a module inherit that of their neighbours.
+The evidence for a call's module may be recorded in metadata; rewritten, if an exporter's optimizer replaced calls by this
+one; named, by a name such as `/blocks/blocks.0/fc/MatMul`; or missing, for calls that a quantizer added. A parameter's name
+contains its module. So it decides for calls that were rewritten or have no module, and completes a path from a name. Other
+calls without a module inherit that of their neighbours.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REPEATED = re.compile(r"(.+)_\d+", re.ASCII)  # the scope of a second call of o
 
 
 class Placement:
-    """The modules of the calls of one program. evidence: by name of a call, what its module is known by; else recorded."""
+    """The modules of a program's calls. evidence: by name of a call, the evidence for its module; else it is recorded."""
 
     def __init__(
         self, nodes: Sequence[Node], inputs: Sequence[Input], evidence: Mapping[str, Evidence]
@@ -33,7 +33,7 @@ class Placement:
         self.stored = {entry.name: _owner(entry.target) for entry in inputs if entry.role != "user"}
         self.users: dict[str, list[Node]] = defaultdict(list)
         self.operands: dict[str, tuple[str, ...]] = {}
-        self.elsewhere: set[str] = set()  # values that calls use whose module is recorded, or differs
+        self.elsewhere: set[str] = set()  # values that recorded calls or several modules use
         rewritten: dict[str, str] = {}
         for node in nodes:
             self.operands[node.name] = used = node.reads()
@@ -44,7 +44,7 @@ class Placement:
             elif self._how(node) == "rewritten":
                 own = node.module
                 self.elsewhere.update(name for name in used if rewritten.setdefault(name, own) != own)
-        # modules as recorded or named, and those that a parameter's name decides
+        # Modules as recorded or named, and those that a parameter's name decides.
         self.modules = {
             node.name: (self._by_weight(node) if self._how(node) in ("rewritten", "none") else "")
             or node.module
@@ -66,7 +66,7 @@ class Placement:
         return self.evidence.get(node.name, "recorded")
 
     def _second_calls(self) -> dict[str, str]:
-        """By path of the second call of a module (`head.0_1`), the path of the first, which uses the same parameters."""
+        """By path of a module's second call (`head.0_1`), the path of its first call, which uses the same parameters."""
         uses: dict[str, set[str]] = {}
         for node in self.nodes:
             if self._how(node) == "named":
@@ -198,7 +198,7 @@ def renamed(path: str, paths: Mapping[str, str]) -> str:
 
 
 def _aligned(path: Sequence[str], owner: Sequence[str]) -> dict[str, str]:
-    """Each beginning of a path, and that of the parameter's module; {} where the path is no abbreviation of it."""
+    """By each beginning of a path, that of the parameter's module; {} if the path is no abbreviation of it."""
     if path[-1] != owner[-1]:
         return {}
     found: dict[str, str] = {}

@@ -25,8 +25,8 @@ from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, Unk
 
 Buffer = bytes | memoryview
 
-KEPT_BYTES = 1024  # of a tensor's data; no tensor whose contents matter to sizes is larger
-DROPPED = "graphflops.dropped_bytes"  # key under which a tensor says how much data it had, beside its `external_data`
+KEPT_BYTES = 1024  # of a tensor's data; a tensor whose contents matter to sizes is not larger
+DROPPED = "graphflops.dropped_bytes"  # key of a tensor's number of dropped bytes, in `external_data`
 EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
 FIELDS = {
     "float32": "float_data",
@@ -81,9 +81,9 @@ def decode_error() -> type[Exception]:
 
 
 def without_weights(data: bytes | Pages) -> bytes:
-    """A serialized ModelProto without the large data of its tensors; an entry of each tensor says how large they were.
+    """A serialized ModelProto without the large data of its tensors; an entry of each tensor has their size.
 
-    Bytes that are not a well-formed message are returned as they are: parsing them will say what is wrong.
+    Bytes that are not a well-formed message are returned unchanged: parsing them will report what is wrong.
     """
     view = data if isinstance(data, Pages) else memoryview(data)
     try:
@@ -118,7 +118,7 @@ def _slimmed(data: memoryview | Pages, at: int, end: int, kind: str, depth: int)
 
 
 def fields(data: memoryview | Pages, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Of each field with a length in the message in data[at:end]: its number, begin and end, and where its tag begins.
+    """For each field with a length in the message data[at:end]: its number, begin and end, and where its tag begins.
 
     Raises ValueError or IndexError for bytes that are not a message.
     """
@@ -241,14 +241,14 @@ def role_of(typed: TensorType, target: str) -> InputRole:
 
 
 def number_of_elements(typed: TensorType) -> int:
-    """The elements of a stored tensor, all of whose sizes are numbers."""
+    """The number of elements of a stored tensor, whose sizes are all numbers."""
     elements = typed.numel
     assert isinstance(elements, int)
     return elements
 
 
 def named_once(attributes: Iterable[Any], node: str) -> dict[str, Any]:
-    """Attributes by name; raises FileError where two have one name: readers differ in which of them counts."""
+    """Attributes by name; raises FileError if two have one name, because readers disagree on which of them counts."""
     found: dict[str, Any] = {}
     for attribute in attributes:
         if found.setdefault(checked(attribute.name), attribute) is not attribute:

@@ -118,7 +118,7 @@ class Names:
         return unique
 
     def alias(self, name: str, value: Ref, scope: Scope, maker: str) -> None:
-        """Let a name mean a value: one just defined, or the result of a function that has been written out."""
+        """Let a name mean a value that was just defined, or the result of a function that was written out."""
         if name in scope.names:
             raise FileError(f"{shown(maker)} makes the value {shown(name)}, which exists already")
         scope.names[name] = value
@@ -168,7 +168,7 @@ class Names:
 
 
 def unique_of(name: str, taken: dict[str, int], second: int = 1) -> str:
-    """The name, with a number behind it where it is taken. second: that of the second value of a name."""
+    """The name, with a number appended if it is taken. second: the number for the second value of a name."""
     number = taken.get(name)
     if number is None:
         taken[name if type(name) is str else checked(name)] = second
@@ -215,7 +215,7 @@ def ordered(nodes: Sequence[Any], visible: Callable[[str], bool]) -> Iterator[Ca
     except CycleError as error:
         stuck = calls[min(error.args[1])].node
         name = shown(checked(stuck.name or stuck.op_type))
-        raise FileError(f"{name} uses what is made of its own results: the graph has a circle") from None
+        raise FileError(f"{name} depends on its own results: the graph has a cycle") from None
     order = []
     while waiting.is_active():
         for index in waiting.get_ready():
@@ -230,7 +230,7 @@ def _call(node: Any) -> Call:
 
 
 def _used(call: Call) -> list[str]:
-    """Names that a call uses, those that the graphs in its attributes take from outside among them."""
+    """Names that a call uses, with those that graphs in its attributes take from outside."""
     used = [name for name in call.inputs if name]
     for attribute in call.attributes:
         for graph in graphs_of(attribute) if attribute.type in _MAY_HOLD_GRAPHS else ():
@@ -268,7 +268,7 @@ class Function(Record, frozen=True, dict=True):
 
     @cached_property
     def calls(self) -> int:
-        """Calls in its body, those of nested graphs and of attributes' defaults among them."""
+        """The number of calls in its body, with those of nested graphs and of attributes' defaults."""
         body = sum(1 + _calls(node.attribute) for node in self.proto.node)
         return body + _calls(self.proto.attribute_proto)
 
@@ -281,7 +281,7 @@ class Function(Record, frozen=True, dict=True):
 
 
 class Functions:
-    """The functions of a model by operator, and what has been written out of them."""
+    """The functions of a model by operator, and how much of them has been written out."""
 
     def __init__(self, protos: Iterable[Any]) -> None:
         self.known: dict[tuple[str, str, str], Function] = {}  # by domain, name and overload

@@ -41,7 +41,7 @@ class Sizes:
         self.symbols: dict[str, list[str]] = {}
         self._read: dict[str, Dim] = {}
         self._names: dict[str, str] = {}  # by the file's text of a size
-        self._taken: dict[str, int] = {}  # by name: the next number to put behind it
+        self._taken: dict[str, int] = {}  # by name: the next number to append
 
     def of_input(self, dim: Any, name: str, axis: int) -> Dim:
         """A size of a program input; a size without number or name gets a new name."""
@@ -70,7 +70,7 @@ class Sizes:
         return typed
 
     def of_value(self, dim: Any) -> Dim:
-        """A size in a type that the file declares; a size that it does not state is a new symbol."""
+        """A size in a type that the file declares; a size that is not stated is a new symbol."""
         kind = dim.WhichOneof("value")
         if kind == "dim_value" and dim.dim_value >= 0:
             return int(dim.dim_value)

@@ -33,11 +33,11 @@ _OF_FIELDS = {"float_data": "f", "double_data": "d", "int64_data": "q", "uint64_
 
 
 def stored(path: str, proto: Any, name: str) -> Stored | None:
-    """What a stored tensor holds; None for data in another file and for elements that are not whole bytes.
+    """The contents of a stored tensor; None for data in another file, and for elements that are not whole bytes.
 
     path: the file, "" for a model in memory. proto: the tensor without large data; None for a value that is not stored.
-    name: its name in the program's own graph, "" where it is in another.
-    Raises FileError where the data is not as long as its type needs.
+    name: its name in the program's own graph, "" if it is in another graph.
+    Raises FileError if the data does not have the length that its type needs.
     """
     if proto is None or proto.data_location == onnx_proto.EXTERNAL:
         return None
@@ -80,7 +80,7 @@ def _in_file(path: str, name: str, dtype: DType) -> memoryview | None:
 
 
 def _place(data: memoryview, name: bytes) -> tuple[int, int]:
-    """Begin and end of a tensor of the program's own graph; raises ValueError if there is none of that name."""
+    """Begin and end of a tensor of the program's own graph; raises ValueError if there is none with that name."""
     for number, at, end, _ in onnx_proto.fields(data, 0, len(data)):
         for inner, start, stop, _ in onnx_proto.fields(data, at, end) if number == _GRAPH else ():
             stated = partial(_is, data, start, stop)
@@ -96,7 +96,7 @@ def _place(data: memoryview, name: bytes) -> tuple[int, int]:
 
 
 def _is(data: memoryview, at: int, end: int, number: int, text: bytes) -> bool:
-    """True if a field of a message is that text; of one stated twice the last counts, as for every reader of protobuf."""
+    """Whether a field of a message is that text; a field that is stated twice has its last value, as protobuf says."""
     stated = [data[a:b] for found, a, b, _ in onnx_proto.fields(data, at, end) if found == number]
     return bool(stated) and stated[-1] == text
 
@@ -177,14 +177,14 @@ def sparse_of(proto: Any, name: str, complain: Complain) -> TensorType:
     """The type of a sparse tensor: runtimes make it dense when they load the file."""
     stored = tensor_of(proto.values, name, complain)
     whole = TensorType(_sizes(proto, name), stored.dtype)
-    count, indices = stored.numel, list(proto.indices.dims)  # one for each number, or for each of its axes
+    count, indices = stored.numel, list(proto.indices.dims)  # one per number, or one for each of its axes
     if at_least(count, whole.numel + 1) or indices not in ([count], [count, whole.rank]):
         complain(f"sparse tensor {shown(name)} is {whole}, but stores {count} elements at indices {indices}")
     return whole
 
 
 def constant_of(attributes: Mapping[str, Any], name: str, complain: Complain) -> TensorType | None:
-    """What a Constant node holds; None if no attribute states it. Raises FileError where two do: runtimes take the first."""
+    """The value of a Constant node; None if no attribute has it. FileError if two do, of which runtimes take the first."""
     stated = [key for key in attributes if key.startswith(("value", "sparse_value"))]
     if len(stated) > 1:
         raise FileError(f"the constant {shown(name)} has two values, {' and '.join(map(shown, stated[:2]))}")
@@ -245,7 +245,7 @@ def _places(proto: Any) -> list[_Place]:
             entries_in = (-(-nbytes // 10), nbytes) if width is None else (nbytes // width, nbytes // width)
             found.append(_Place(f"{field}_data", *entries_in))
     if proto.data_location == onnx_proto.EXTERNAL:
-        told = _number(dict(entries).get("length", ""))  # where none is told, the rest of the file
+        told = _number(dict(entries).get("length", ""))  # without a length, the rest of the file
         found.append(_Place(_ELSEWHERE, told, told or 2**63))
     return found
 

@@ -49,7 +49,7 @@ def graph_of(
 ) -> Graph:
     """The whole program that a member of an archive describes.
 
-    shared: weights that share memory with an earlier one, by qualified name; None where the file does not say.
+    shared: by qualified name, weights that share memory with an earlier one; None if the file does not say.
     """
     program = Program()
     module = decoded.graph_module
@@ -89,7 +89,7 @@ class Scope:
 
         self.refs: dict[str, Ref] = _Defined()
         self.node_names: set[str] = set()
-        self._numbers: dict[str, int] = {}  # by name: the last number put behind it
+        self._numbers: dict[str, int] = {}  # by name: the last number appended to it
         self._graphs: dict[str, bytes] = {}  # nested ones by name
         program.count(len(graph.nodes))
         self.types: dict[str, Any] = {x: program.tensor(x, raw) for x, raw in graph.tensor_values.items()}
@@ -123,7 +123,7 @@ class Scope:
         raise FileError("an input of the program has a role that this graphflops does not know")
 
     def type_input(self, entry: Input) -> None:
-        """Completes an input's type: whether a parameter is trained, the memory behind axes of stride 0, sparse storage."""
+        """Completes an input's type: whether a parameter is trained, memory of axes with stride 0, sparse storage."""
         known = self.types.get(entry.name)
         if not isinstance(known, TensorType):
             if entry.name not in self.types and entry.role not in ("object", "token"):
@@ -147,7 +147,7 @@ class Scope:
         raise FileError("an output of the program has a role that this graphflops does not know")
 
     def region(self, name: str) -> Graph:
-        """The graph, read as one nested in another: its inputs and outputs have no roles of their own."""
+        """The graph, read as nested in another: its inputs and outputs have no roles."""
         entries = []
         for index, argument in enumerate(self.graph.inputs):
             names = [value for value in results(argument) if value is not None]
@@ -180,7 +180,7 @@ class Scope:
                 is_list = returns and node.is_hop_single_tensor_return is False
                 if is_list and not program.singles.isdisjoint(map(id, args)):
                     raise FileError("returns a list, its graph one tensor: torch would take rows of it")
-                # Calls of old files have no names: that of the first result stands for one, or of the operator.
+                # Calls of old files have no names: the first result's name stands for it, or else the operator's.
                 name = node.name or (outputs[0] if outputs else None)
                 name = operator(op).short_name if name is None else name
                 name = self.unused(name) if name in self.node_names else name
@@ -212,8 +212,8 @@ class Scope:
         """Positional and keyword operands.
 
         Files of torch before 2.7 name every operand after the operator's schema and do not say which are
-        positional; skipped defaults leave gaps, so each is handed on by its name, in the file's order.
-        Operands of higher-order operators are positional where they have no name.
+        positional; skipped defaults leave gaps, so each is passed on by its name, in the file's order.
+        Operands of higher-order operators are positional if they have no name.
         """
         args: list[Argument] = []
         kwargs: list[tuple[str, Argument]] = []
@@ -279,7 +279,7 @@ class Scope:
         return known
 
 
-# By field of an InputSpec: the role, and the field of its name in the model.
+# By field of an InputSpec: the role, and the field with the name in the model.
 _INPUTS: dict[str, tuple[InputRole, str]] = {
     "parameter": ("parameter", "parameter_name"),
     "buffer": ("buffer", "buffer_name"),
@@ -287,7 +287,7 @@ _INPUTS: dict[str, tuple[InputRole, str]] = {
     "custom_obj": ("object", "custom_obj_name"),
     "token": ("token", ""),
 }
-# By field of an OutputSpec: the role, and the field of what it belongs to.
+# By field of an OutputSpec: the role, and the field with the name of what it belongs to.
 _OUTPUTS: dict[str, tuple[OutputRole, str]] = {
     "loss_output": ("loss", ""),
     "gradient_to_parameter": ("gradient", "parameter_name"),

@@ -33,7 +33,7 @@ class NotJsonError(FileError):
 
 
 class Scalar(Struct, gc=False):
-    """A union: exactly one field is set; of a number the name of its value, a literal, or a symbolic expression."""
+    """A union: exactly one field is set. A number is the name of its value, a literal, or a symbolic expression."""
 
     as_none: object = None
     as_name: str | None = None
@@ -149,7 +149,7 @@ class Node(Struct, gc=False):
     outputs: list[Argument]
     metadata: Metadata
     name: str | None = None
-    # Of an operator with nested graphs: it returns a tensor, not a list of one.
+    # For an operator with nested graphs: whether it returns a tensor, not a list of one.
     is_hop_single_tensor_return: bool | None = None
 
 
@@ -174,7 +174,7 @@ class ArgumentSpec(Struct, gc=False):
 
 
 class Spec(Struct, gc=False):
-    """A tensor, token or object that is an input or output, and the name of what it is or belongs to, by its kind."""
+    """A tensor, token or object that is an input or output, with the name of what it is or belongs to, by kind."""
 
     arg: Named
     parameter_name: str | None = None
@@ -262,7 +262,7 @@ class ExportedProgram(Struct, gc=False):
 
 
 class Payload(Struct, gc=False):
-    """Where a weight or constant is stored: those that share memory share `path_name`."""
+    """Where a weight or constant is stored; those that share memory share `path_name`."""
 
     path_name: str
     use_pickle: bool = False

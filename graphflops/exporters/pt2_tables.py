@@ -1,8 +1,8 @@
 """The tables of a `.pt2` that say how its weights and constants are stored, beside what the program says of them.
 
-Since torch 2.9 a JSON member says it; before, and for tensors of a subclass, the pickle of a checkpoint: a program for
-a small machine that builds objects. Only its instructions for tuples, dictionaries, numbers and texts are followed, and
-nothing is imported or called: `_rebuild_tensor_v2` is a name here, and its operands are the sizes.
+Since torch 2.9 a table is a JSON member. Before, and for tensors of a subclass, it is the pickle of a checkpoint: a program
+for a small machine that builds objects. Only its instructions for tuples, dictionaries, numbers and strings are followed;
+nothing is imported or called: `_rebuild_tensor_v2` is only a name here, and its operands are the sizes.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from graphflops.exporters.types import storage
 from graphflops.graph import Graph, Input, Node, Note
 from graphflops.tensor import TensorType
 
-_OVERHEAD = 2**14  # bytes of a checkpoint beside its tensors
+_OVERHEAD = 2**14  # bytes of a checkpoint in addition to its tensors
 
 
 class _Table(Record, frozen=True):
-    """What is stored, by name in the model; None for what is of a form that is not read."""
+    """What is stored, by name in the model; None for a form that is not read."""
 
     payloads: Mapping[str, schema.Payload | None]
     size: Callable[[str], int]  # the bytes of a member, by its name in the table
-    unread: int = 0  # members of a checkpoint of which something is not read
+    unread: int = 0  # members of a checkpoint with parts that are not read
 
 
 class Tables:
-    """What the tables of one program say. member: that of the program."""
+    """The tables of one program. member: the program's own member."""
 
     def __init__(self, archive: Archive, member: str, signature: schema.Signature) -> None:
         self._archive = archive
@@ -54,7 +54,7 @@ class Tables:
     def shared(self) -> dict[str, str] | None:
         """By qualified name of a weight that shares memory with an earlier one: the earlier one's name.
 
-        None if the file does not say where weights are: a program on fake tensors stores all of them in one empty member.
+        None if the file does not say where weights are: a program on fake tensors stores them all in one empty member.
         """
         table = self._tables.get("weights")
         if table is None or table.unread:
@@ -78,7 +78,7 @@ class Tables:
         return shared
 
     def notes(self, graph: Graph) -> Iterator[Note]:
-        """Inputs whose size or element type their table tells otherwise than the program; tensors that are two inputs."""
+        """Notes on inputs whose size or element type differs between table and program; on tensors that are two inputs."""
         needed = dict.fromkeys(self._tables, 0)
         first: dict[str, str] = {}
         for value, target, kind in self._stored:
@@ -99,7 +99,7 @@ class Tables:
                 yield Note("GF119", "", text)
 
     def _differing(self, ours: TensorType, kind: str, payload: schema.Payload) -> str:
-        """What is stored in the place of a tensor, where that is not its type."""
+        """What is stored for a tensor, if that is not of its type."""
         if payload.use_pickle:
             member = f"{self._folder(kind)}{payload.path_name}"
             size = self._archive.size(member)
@@ -122,7 +122,7 @@ class Tables:
         return f"{root_and_model(self._member)[0]}data/{kind}/"
 
     def _table(self, kind: str) -> _Table | None:
-        """The table of weights or of constants; None where the file has none."""
+        """The table of weights or constants; None if the file has none."""
         _, model = root_and_model(self._member)
         if not model:
             old = OLD_CHECKPOINTS[kind]
@@ -171,15 +171,15 @@ def _stored(signature: schema.Signature) -> Iterator[tuple[str, str, str]]:
 def with_aliases(
     inputs: Sequence[Input], nodes: Sequence[Node], types: Mapping[str, object]
 ) -> tuple[Input, ...]:
-    """The inputs, each weight that shares memory with an earlier one marked so.
+    """The inputs, with each weight that shares memory with an earlier one marked.
 
-    torch redirects every use of tied weights to one of them. So two weights of one type are tied where no call uses
+    torch redirects every use of tied weights to one of them. So two weights of one type are tied if no call uses
     `embedding.weight` and calls of module `embedding` use `head.weight`. A weight of a module without calls is tied to
-    the only weight of its type and name in a child of its module (`head.bias` to `head.decoder.bias`), otherwise to the
+    the only weight of its type and name in a child of its module (`head.bias` to `head.decoder.bias`), or else to the
     only embedding table of its type that is tied already (`shared.weight`).
     """
     used = _tied(inputs, nodes, types)
-    first: dict[str, str] = {}  # by the one that is used: the first of the group
+    first: dict[str, str] = {}  # by the weight that is used: the first of its group
     marked = []
     for entry in inputs:
         earlier = first.setdefault(used[entry.name], entry.target) if entry.name in used else entry.target
@@ -238,14 +238,14 @@ class UnreadableError(Exception):
 
 
 class _Call(Record, frozen=True):
-    """What the pickle would import, or what it would call, with the operands."""
+    """What the pickle would import, or would call with these operands."""
 
     name: str
     operands: tuple[Any, ...] = ()
 
 
 def tensors(pickle: bytes) -> dict[str, schema.Payload | None]:
-    """The tensors of a checkpoint by name, that of a single one ""; None for one of unknown sizes.
+    """The tensors of a checkpoint by name, a single one under ""; None for a tensor of unknown sizes.
 
     Raises UnreadableError for a pickle that is no table of tensors.
     """
@@ -312,7 +312,7 @@ def _built(pickle: bytes) -> object:
         elif name == "BINPERSID":
             stack[-1] = _Call("storage", stack[-1])
         elif name not in ("PROTO", "STOP"):
-            # a call, or attributes of a dictionary, which say nothing of its entries
+            # A call, or attributes of a dictionary, which say nothing about its entries.
             given = stack.pop()
             if name == "REDUCE" and isinstance(given, tuple):
                 is_dict = (stack[-1].name, given) == ("collections OrderedDict", ())

@@ -1,8 +1,8 @@
 """Values of a `.pt2`: literals, element types, sizes, types of tensors, and the contents of weights and constants.
 
 Each distinct type is built once: a program of 80 equal layers has a few dozen tensor types and source lines. Contents are
-read when they are first needed. Since torch 2.9 each is a member of raw bytes, and a JSON member states its type and layout.
-Before, all are in one checkpoint of `torch.save`, of which only the sizes are read (`pt2_tables.py`).
+read when they are first needed. Since torch 2.9 each is a member of raw bytes, with type and layout in a JSON member.
+Before, they are in one checkpoint of `torch.save`, of which only sizes are read (`pt2_tables.py`).
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Program:
         self.types = Types()
         self.sources = Sources()
         self.nested: dict[bytes, Graph] = {}  # graphs that are arguments, by their JSON text
-        self.singles: set[int] = set()  # ids of those that return a tensor, not a list
+        self.singles: set[int] = set()  # ids of nodes that return a tensor, not a list
         self._metas: dict[bytes, TensorType] = {}
 
         self._calls = 0
@@ -177,7 +177,7 @@ class Program:
             raise FileError(f"value {shown(name)}: {error}") from None
 
     def floating(self, value: schema.Scalar) -> float:
-        """A recorded float: its example value where it is symbolic, NaN where there is none."""
+        """A recorded float: the example value if it is symbolic, NaN if it has none."""
         recorded = value.as_float
         if recorded is None and value.as_expr is not None and value.as_expr.hint is not None:
             recorded = value.as_expr.hint.as_float
@@ -199,9 +199,9 @@ _CHECKPOINT_BYTES = 2**34  # of a checkpoint, which is read as a whole
 
 
 def root_and_model(member: str) -> tuple[str, str]:
-    """The folder of all members of an archive, and the model whose program a member is; its name is "" where it is none.
+    """The folder of all members of an archive, and the model whose program a member is; "" if it is no program.
 
-    The folder has the name of the file that torch saved: it may be `models/` too.
+    The folder has the name of the file that torch saved, which may be `models/` too.
     """
     root, slash, inner = member.partition("/")
     model = inner.removeprefix("models/").removesuffix(".json") if inner.startswith("models/") else ""
@@ -209,7 +209,7 @@ def root_and_model(member: str) -> tuple[str, str]:
 
 
 class Members:
-    """Contents of a program's inputs, by name of the value. member: that of the program in the archive."""
+    """Contents of a program's inputs, by name of the value. member: the program's member in the archive."""
 
     def __init__(self, path: Path, member: str, targets: Mapping[str, str]) -> None:
         self.path = path
@@ -218,7 +218,7 @@ class Members:
         self._memory: dict[str, memoryview] = {}
 
     def __call__(self, name: str) -> Stored | None:
-        """What an input holds; None if not in the file as raw bytes. Raises FileError where the file contradicts itself."""
+        """The contents of an input; None if the file does not have them as raw bytes. FileError for a contradiction."""
         target = self.targets.get(name, "")
         entry = self.entries.get(target)
         if entry is None or entry.payload.use_pickle or entry.payload.tensor_meta is None:

@@ -45,7 +45,7 @@ from graphflops.ops.operator import operator, orders
 from graphflops.tensor import DTYPES, TensorType, flat
 
 _GUESSES = "the step reads numbers from its data, which a recording lacks: they are taken to be 1, masks to choose all"
-_COMPILED = "parts are for torch.compile: they are recorded as they run without it, call by call"
+_COMPILED = "parts are meant for torch.compile: they are recorded as they run without it, call by call"
 _LARGEST = 2**48  # of sizes, strides and bytes
 
 
@@ -64,7 +64,7 @@ def read_step(
 ) -> tuple[RecordedStep, str]:
     """The step of an archive, and the digest of what was read.
 
-    Raises FileError, in one line, for anything that is not such a file, ModelError for sizes that it cannot have.
+    Raises FileError, in one line, for anything that is not such a file; ModelError for sizes that it cannot have.
     """
     with Archive(path) as archive:
         if model is not None:
@@ -97,7 +97,7 @@ def read_step(
 
 
 def graph_of(step: RecordedStep, origin: Origin) -> Graph:
-    """The step, which does not contradict itself, as a program."""
+    """A step that does not contradict itself, as a program."""
     values = {f"v{index}": value for index, value in enumerate(step.values)}
     known, types = Types(), {}
     for name, value in values.items():
@@ -201,7 +201,7 @@ def _check(step: RecordedStep) -> None:
     require(calls > 0, "the step has no call")
     for memory in step.storages:
         is_there = -1 <= memory.first <= memory.last < calls
-        require(is_there, f"memory {memory.name} is let go before it is there")
+        require(is_there, f"memory {memory.name} is freed before it is allocated")
         require(0 <= memory.bytes <= _LARGEST, f"memory {memory.name} has {memory.bytes} bytes")
     for index, value in enumerate(step.values):
         require(0 <= value.storage < storages, f"value {index} lies in no memory")
@@ -239,7 +239,7 @@ def _check(step: RecordedStep) -> None:
 def _check_operands(
     call: RecordedCall, named: Sequence[Sequence[str]], defined: set[int], where: str
 ) -> None:
-    """Refuse operands that the operator does not have, by the names of its overloads, and those that are not there yet."""
+    """Refuse operands that the operator lacks, by the names of its overloads, and operands that are not made yet."""
     most = max(map(len, named), default=len(call.args))
     require(len(call.args) <= most, f"{where} has {len(call.args)} operands of {most}")
     others = {*call.kwargs}.difference(*named) if named else ()
@@ -255,7 +255,7 @@ def _define(value: int, defined: set[int], step: RecordedStep, where: str) -> No
 
 
 def _is_right(given: Any, defined: set[int]) -> bool:
-    """Whether an argument is one that a file has, of values that are made already."""
+    """Whether an argument has a form that files have, and contains only values that are made already."""
     if not isinstance(given, dict):
         return True
     kind, what = next(iter(given.items())) if len(given) == 1 else ("", None)
@@ -278,7 +278,7 @@ def _check_mesh(step: RecordedStep) -> None:
     for group in step.groups:
         ranks = set(group.ranks)
         are_there = len(ranks) == len(group.ranks) > 0 and all(0 <= rank < devices for rank in ranks)
-        require(are_there, f"group {group.name} has ranks that are none")
+        require(are_there, f"group {group.name} does not list ranks of the mesh, each once")
         along = group.axis.split("+") if group.axis else []
         is_of_axes = not along or (
             axes.keys() >= {*along}

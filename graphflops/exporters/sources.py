@@ -43,7 +43,7 @@ _FOLDED = "pkg.onnxscript.optimizer.folded_from"
 # Onnxruntime's.
 _QUANTIZED = re.compile(r"(?:_quantized|_scale|_zero_point|_DequantizeLinear\w*|_QuantizeLinear\w*)+$")
 
-_REPEATED = re.compile(r"_\d+$", re.ASCII)  # behind the scope of a second call of one module
+_REPEATED = re.compile(r"_\d+$", re.ASCII)  # appended to the scope of a second call of one module
 
 # A string that does not end reaches to the end of the text: looking for its end once more from each quote takes forever.
 _QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)(?:'|\\?\Z)|\"((?:[^\"\\]|\\.)*)(?:\"|\\?\Z)", re.DOTALL)
@@ -65,7 +65,7 @@ class Sources:
         return "" if recorded.endswith(_NO_STACK) else self._texts.setdefault(recorded, recorded)
 
     def of(self, trace: str, stack: str) -> tuple[str, str, str, str, str]:
-        """The module of a call and its type, its line of code, and both texts, which calls share: as a `Node` has them."""
+        """A call's module and its type, its line of code, and both texts, as a `Node` has them; equal texts are shared."""
         module, kind = self.place(own := self.stack(stack))
         return module, kind, self.line(trace), self._texts.setdefault(trace, trace), own
 
@@ -134,7 +134,7 @@ class OnnxPlaces:
             if node.op_type in _PRODUCTS and "batch_norm" in classes:  # perhaps folded into the product
                 recorded = _quoted(classes)
                 rewritten |= bool(recorded) and operator(recorded[-1]).name == "batch_norm"
-            # Of the lists of scopes and their types, outermost first, the last of each is the call itself.
+            # The last of each list of scopes and types, outermost first, is the call itself.
             outer = (scopes.rpartition(", ")[0], classes.rpartition(", ")[0])
             if outer not in self._known:
                 pairs = zip(_quoted(scopes)[:-1], _quoted(classes)[:-1], strict=False)
@@ -170,7 +170,7 @@ def _below(path: str, name: str) -> str:
 
 
 def original_names(graph: Any) -> dict[str, str]:
-    """By name of a stored tensor: the one parameter that the exporter folded it from, where the file names one."""
+    """By name of a stored tensor: the one parameter that the exporter folded into it, if the file names one."""
     found = {}
     for described in (*graph.value_info, *graph.initializer):
         for entry in described.metadata_props[:]:
@@ -199,21 +199,21 @@ def _quoted(text: str) -> list[str]:
 def with_modules(
     nodes: Sequence[Node], inputs: Iterable[Input], outputs: Sequence[Output]
 ) -> tuple[Node, ...]:
-    """The calls with their modules, for a joint graph that records none, and those of nested graphs in their arguments."""
+    """The calls with their modules, for a joint graph that records none, and the same for nested graphs in arguments."""
     weights = (entry for entry in inputs if entry.role in ("parameter", "buffer") and entry.target)
     owners = {entry.name: entry.target.rpartition(".")[0] for entry in weights}
     if not any(output.role == "gradient" for output in outputs) or any(node.module for node in nodes):
         return _with_owners(nodes, owners)
     graph = Graph(tuple(nodes), {}, (), tuple(outputs))
     leads = _leads(graph)
-    owned = dict(owners)  # module of a parameter, and of what is computed from parameters alone
+    owned = dict(owners)  # module of a parameter, and of values computed from parameters alone
     produced: dict[str, tuple[int, bool, str]] = {}  # position in the program, True if forward, module
     placed = []
     for node, operands in zip(nodes, graph.operands, strict=True):
         own = [owned[name] for name in operands if name in owned]
         known = [produced[name] for name in operands if name in produced and produced[name][2]]
         is_forward = graph.phases[node.name] == "forward"
-        if not is_forward:  # the module is that of the latest operand from the forward pass, if there is any
+        if not is_forward:  # the module of the latest operand from the forward, if there is one
             known = [entry for entry in known if entry[1]] or known
         module = own[0] if own else leads.get(node.name, max(known)[2] if known else "")
         entry = (len(produced), is_forward, module)

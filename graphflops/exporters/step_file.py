@@ -1,7 +1,7 @@
 """The file of recorded steps, a zip archive of JSON (docs/recorded.md): its types, and how it is written.
 
-Where the values of a recorded step lie, and what its collectives join: what torch could not have recorded is refused. A
-result lies in the memory of an operand where its operator writes that or gives a view of it, else in new memory.
+It also checks where values are in memory and which devices collectives connect: what torch could not have recorded is
+refused. A result is in the memory of an operand if its operator writes or views that operand, else in new memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from graphflops.tensor import DTYPES, extent, flat
 FORMAT = 1
 MEMBER = "graphflops_step/step.json"  # by which the archive is recognised
 FURTHER = "graphflops_step/step_{}.json"  # the step on further meshes, which leave sizes of axes open
-# What memory holds that is there before the step, by the role of what was first found in it.
+# The kind of memory that exists before the step, by the role of the first value found in it.
 KINDS: dict[InputRole, StorageKind] = {
     "parameter": "weight",
     "buffer": "buffer",
@@ -33,7 +33,7 @@ KINDS: dict[InputRole, StorageKind] = {
 
 
 class RecordedValue(msgspec.Struct, array_like=True):
-    """A tensor. storage: index of the memory it lies in; strides, offset: in elements."""
+    """A tensor. storage: index of its memory. strides, offset: in elements."""
 
     storage: int
     offset: int
@@ -43,7 +43,7 @@ class RecordedValue(msgspec.Struct, array_like=True):
 
     @property
     def begin(self) -> int:
-        """Bytes from the start of the memory to that of the tensor."""
+        """Bytes from the start of the memory to the start of the tensor."""
         return self.offset * DTYPES[self.dtype].bits // 8
 
     @property
@@ -72,15 +72,15 @@ class RecordedCall(msgspec.Struct, array_like=True):
     # anything else as text. A process group is given by its name, a reduction by its own.
     args: list[Any]
     kwargs: dict[str, Any]
-    # Values, None for what is no tensor or not wanted.
+    # Values; None for results that are no tensors or not wanted.
     results: list[Optional[int]]  # noqa: UP045 - evaluated by msgspec on Python 3.9
     module: int
     source: int
     phase: Phase
     stream: int
     wrapped: int = 0  # calls on tensors of subclasses, such as DTensor, since the call before
-    # Since then, calls that modes of the program saw, as selective checkpoints have, and tensors that hooks packed for the
-    # backward or unpacked, as checkpoints do.
+    # Since the last call: calls that the program's dispatch modes saw, as with selective checkpoints, and tensors that hooks
+    # packed or unpacked for the backward, as with checkpoints.
     hooked: int = 0
 
 
@@ -107,8 +107,8 @@ class RecordedStep(msgspec.Struct):
     values: list[RecordedValue]
     inputs: list[RecordedInput]
     calls: list[RecordedCall]
-    # Whether a number that the step reads from its data was taken to be 1, or a mask to choose all; whether torch.compile is
-    # to compile a part of it, which is recorded as it runs without.
+    # Whether a number that the step reads from data was assumed to be 1, or a mask to select all; or whether torch.compile
+    # would compile part of the step, which is recorded without it.
     guesses: bool = False
     is_compiled: bool = False
 
@@ -121,18 +121,18 @@ def write(steps: Sequence[RecordedStep], path: Path | str) -> None:
             file.writestr(zipfile.ZipInfo(name), msgspec.json.encode(step), zipfile.ZIP_DEFLATED, 6)
 
 
-_WRITING = ("c10d", "fsdp")  # namespaces of operators that write to what they are given
-# Namespaces of operators of which it is known; operators whose results may be their operands, beside views.
+_WRITING = ("c10d", "fsdp")  # namespaces of operators that write to given tensors
+# Namespaces whose operators are known to share memory or not; operators other than views that may return operands.
 _OF_TORCH = ("aten", "prims", "_c10d_functional", "_c10d_functional_autograd")
 _PASSING_ON = frozenset({"dropout", "conj", "meshgrid", "wait_tensor", "receive", "send_and_receive"})
-# Words of views that may be copies, as `reshape` chooses; of operators that are told the strides of their results.
+# Words of views that may copy, such as `reshape`; and of operators that get the strides of their results.
 _MAY_COPY = frozenset(
     {"reshape", "reshape_as", "flatten", "ravel", "diag", "resize", "resize_as", "_resize_output"}
 )
 _LAID_OUT = frozenset({"empty_strided", "new_empty_strided"})
 # Words of collectives with a list of tensors, one for each device.
 _OF_LISTS = ("allgather_", "reduce_scatter_")
-_TAKEN_AGAIN = "empty"  # what is recorded where memory that was given back is taken again
+_TAKEN_AGAIN = "empty"  # what is recorded when freed memory is allocated again
 # Words of what copies between the two memories, the first where it names a device, and of what sets nothing.
 _COPY, _ON_HOST = "_to_copy", frozenset({"copy_", "empty", "empty_like", "empty_strided", "new_empty"})
 
@@ -153,13 +153,13 @@ def values_in(given: Any) -> list[int]:
 
 
 def operands(step: RecordedStep, call: RecordedCall) -> set[int]:
-    """The memory that the operands of a call lie in."""
+    """The storages of a call's operands."""
     return {step.values[value].storage for value in values_in([*call.args, *call.kwargs.values()])}
 
 
 def check_memory(step: RecordedStep) -> None:
     """Refuse calls whose results, operands and groups they cannot have; the step's lists refer to entries that are there."""
-    # memory holds what the inputs in it are, and all values fit in, but for counters of optimizers, which the host has
+    # Memory is of the kind of its inputs, and all values fit into it; optimizers' counters on the host are exempt.
     kinds: dict[int, set[str]] = {}
     for entry in step.inputs:
         kinds.setdefault(step.values[entry.value].storage, set()).add(KINDS.get(entry.role, ""))
@@ -185,7 +185,8 @@ def check_memory(step: RecordedStep) -> None:
             require(is_there, f"call {place} uses memory {memory.name}, which is not there")
         is_copy = copies_between(op, call.kwargs)
         require(
-            is_copy or _is_on_one_side(step, call, made), f"call {place} computes on the host and beside it"
+            is_copy or _is_on_one_side(step, call, made),
+            f"call {place} computes on the host and on the device",
         )
         if op.writes_operands or op.dialect in _WRITING:
             _check_written(step, call, place, op, made)
@@ -197,7 +198,7 @@ def check_memory(step: RecordedStep) -> None:
 
 
 def copies_between(op: Op, names: Collection[str]) -> bool:
-    """Whether a call may read one of the two memories and write the other. names: of what it is given by name."""
+    """Whether a call may read host memory and write device memory, or the reverse. names: of its keyword operands."""
     return (op.word == _COPY and "device" in names) or op.word in _ON_HOST
 
 
@@ -225,7 +226,7 @@ def is_counter(step: RecordedStep, value: RecordedValue) -> bool:
 def _check_written(
     step: RecordedStep, call: RecordedCall, place: int, op: Op, made: Sequence[RecordedValue]
 ) -> None:
-    """What a call writes lies where operands lie, is the first one in place, and no two elements of it share a place."""
+    """What a call writes is in operands' memory, is the first operand if in-place, and has no overlapping elements."""
     given = operands(step, call)
     first = [step.values[value] for value in values_in(call.args[:1])]
     is_in_place = op.dialect == "c10d" or (op.mutates and not op.shares_memory)
@@ -241,7 +242,7 @@ def _check_made(
     step: RecordedStep, call: RecordedCall, place: int, op: Op, made: Sequence[RecordedValue],
     given: set[int], known: set[int],
 ) -> None:  # fmt: skip
-    """A view lies in its operand; anything else is new, unless it is given memory by name, and its elements lie apart."""
+    """A view is in its operand's memory; any other result is new, unless memory is given by name, and does not overlap."""
     out = {step.values[value].storage for value in values_in([*call.kwargs.values()])}
     is_view = op.kind == "view" and op.dialect == "aten" and op.shares_memory and op.word not in _MAY_COPY
     may_share = op.shares_memory or op.name in _PASSING_ON or op.dialect not in _OF_TORCH
@@ -262,7 +263,7 @@ def _check_made(
 
 
 def _overlaps(value: RecordedValue) -> bool:
-    """Whether elements of a value may lie in one place: an axis has a shorter stride than what lies within it."""
+    """Whether elements of a value may share a place: an axis has a shorter stride than the length of what is inside it."""
     length = 1
     for stride, size in sorted(zip(value.strides, value.shape, strict=True)):
         if size > 1 and stride < length:
@@ -274,11 +275,11 @@ def _overlaps(value: RecordedValue) -> bool:
 def _check_exchange(
     step: RecordedStep, call: RecordedCall, place: int, op: Op, groups: dict[str, int]
 ) -> None:
-    """Refuse a collective of a group that is not listed, or of so many devices that its sizes are others."""
+    """Refuse a collective of a group that is not listed, or with sizes that contradict its number of devices."""
     arguments = op.arguments(call.args, [*call.kwargs.items()])
     devices = groups.get(str(arguments.get("group_name")))
     require(devices is not None, f"call {place} has no process group")
-    # Tensors of a list may have other sizes on each device.
+    # Tensors in a list may have different sizes on each device.
     sent, got = (
         sum(1 if op.word in _OF_LISTS else prod(step.values[value].shape) for value in values)
         for values in (values_in([arguments.get("x")]), [one for one in call.results if one is not None])

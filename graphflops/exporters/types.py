@@ -1,7 +1,7 @@
 """Tensor types, sizes and symbols of a program as torch records them; each distinct one is built once.
 
-Guards of an export are conditions on the sizes of inputs, which torch checks before each run of the program. Of weights of
-tensor subclasses, such as torchao's quantized ones, the plain tensors are stored that they are made of.
+Guards of an export are conditions on the sizes of inputs, which torch checks before each run of the program. For weights of
+tensor subclasses, such as torchao's quantized ones, the plain tensors inside are stored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from graphflops.graph import Input, Node, Output, Ref, Scalar, Symbol
 from graphflops.open_sizes import axes_of
 from graphflops.tensor import TensorType
 
-# torch leaves "no upper bound" out, or writes it as one of several huge numbers.
+# torch omits "no upper bound", or writes it as one of several huge numbers.
 _UNBOUNDED = 2**62
 STORED = "stored elements of"  # a sparse input: where the symbol of their number stands
 
@@ -27,10 +27,10 @@ class Types:
     """Distinct tensor types and sizes of one program."""
 
     def __init__(self) -> None:
-        # By size that is an expression, its example value, where the file has one.
+        # By size that is an expression: its example value, if the file has one.
         self.hints: dict[Dim, int] = {}
-        self.differing: dict[Dim, int] = {}  # those that it has two of
-        self.orders: dict[str, tuple[int, ...]] = {}  # of inputs that do not lie in row-major order
+        self.differing: dict[Dim, int] = {}  # second, different examples
+        self.orders: dict[str, tuple[int, ...]] = {}  # of inputs that are not row-major
         self._tensors: dict[TensorType, TensorType] = {}
 
     def once(self, tensor: TensorType) -> TensorType:
@@ -39,7 +39,7 @@ class Types:
     def of_input(
         self, entry: Input, known: TensorType, strides: Sequence[int | None], trained: bool, is_sparse: bool
     ) -> TensorType:
-        """The type of an input: whether it wants a gradient, the memory behind axes of stride 0, sparse storage."""
+        """The type of an input: whether it wants a gradient, memory of axes with stride 0, sparse storage."""
         if (order := memory_order(known.shape, strides)) is not None:
             self.orders[entry.name] = order
         wanted = trained and entry.role in ("parameter", "user")
@@ -58,7 +58,7 @@ class Types:
         return dim
 
     def contradictions(self, symbols: Mapping[str, Symbol]) -> Iterator[str]:
-        """Where example values contradict one another, or the range of their symbol, or are those of no input."""
+        """Where example values contradict each other or their symbol's range, or are not those of the inputs."""
         examples = {name: entry.hint for name, entry in symbols.items() if entry.hint is not None}
         for size, hint in (*self.hints.items(), *self.differing.items()):
             value = evaluate(size, examples)
@@ -109,9 +109,9 @@ class Types:
 
 
 def storage(shape: Sequence[Dim], strides: Sequence[int | None], role: str = "") -> Dim | None:
-    """Elements in memory of a tensor with axes of stride 0; None for a tensor without.
+    """Elements in memory of a tensor with axes of stride 0; None for other tensors.
 
-    A caller passes tensors of any strides, whatever those of the example were.
+    Inputs from the caller have none: a caller passes tensors of any strides, whatever the example's were.
     """
     if role == "user" or 0 not in strides:
         return None
@@ -149,20 +149,20 @@ def _axes(
 
 
 MOST_GUARDS = 500  # the others are not read: guards only refuse
-_LONGEST = 500  # characters of a guard, or of a weight's name, behind which those of its parts stand
+_LONGEST = 500  # characters of a guard, or of the name of a weight with parts
 _PATH = r"(?:\['\w+'\]|\[\d+\]|\.(?!size\b)\w+)+"
 _SIZE = re.compile(rf"\bL({_PATH})(?:\.size\(\)\[(\d+)\])?")  # `L['past'][0].size()[2]`
 
 
 def guards_of(codes: Iterable[str], inputs: Iterable[Input]) -> dict[str, Dim]:
-    """Conditions, worth 0 or 1, by their text, in which input axes are called as everywhere, `x[1] == 12`.
+    """Conditions, which are 0 or 1, by text; the text names input axes as everywhere, `x[1] == 12`.
 
-    codes: in Python, as torch saves them. Those that say anything else than what sizes have to be are ignored.
+    codes: in Python, as torch saves them. Those that do not only say what sizes must be are ignored.
     """
     users = [entry.name for entry in inputs if entry.role == "user"]
 
     def place_of(found: re.Match[str]) -> str:
-        """The axis, or the number that is passed in, by the name that torch makes of the path of an argument.
+        """The axis, or the number that is passed in, from the name that torch derives from an argument's path.
 
         Strict exports count all arguments in one list, `flat_args`.
         """

@@ -20,21 +20,21 @@ MAX_MEMBERS = 1_000_000
 MAX_DIRECTORY_BYTES = 128 * 2**20
 STORED, DEFLATED = 0, 8
 
-# Signature, this disk, that of the directory, entries here, in all, bytes, offset, bytes of the comment.
+# Signature, this disk, the directory's disk, entries here, entries in all, bytes, offset, bytes of the comment.
 _END = struct.Struct("<4s4H2LH")
 _LOCATOR = struct.Struct("<4sLQL")  # signature, disk, offset of the wide end record, disks
 _WIDE_END = struct.Struct("<4sQ2H2L4Q")  # signature, bytes that follow, two versions, then as above
-# Signature, two versions, flags, method, time, date, checksum, packed and unpacked bytes, those of the name, of the extra
+# Signature, two versions, flags, method, time, date, checksum, packed and unpacked bytes, bytes of the name, of the extra
 # fields and of the comment, disk, two attributes, offset of the header.
 _ENTRY = struct.Struct("<4s6H3L5H2L")
 _HEADER = struct.Struct("<4s5H3L2H")  # the same, from the second version to the bytes of the extra fields
-# In it: checksum and bytes, those of the name and the extra fields.
+# Inside an entry: checksum and sizes; bytes of the name and of the extra fields.
 _SUMS, _LENGTHS = (struct.Struct("<3L"), struct.Struct("<2H"))
 _TAIL = _END.size + 2**16 - 1
 _OPEN = 2**32 - 1  # stands for a number of 8 bytes in the extra field _WIDE
 _WIDE, _OTHER_NAME = 0x1, 0x7075
 _DEFERRED, _UTF8, _ENCRYPTED = 0x8, 0x800, 0x2041
-_FLAGS = _DEFERRED | _UTF8 | 0x6  # those that do not change what is read
+_FLAGS = _DEFERRED | _UTF8 | 0x6  # flags that do not change what is read
 _DESCRIPTOR = 24  # bytes of the longest
 _DAMAGED = "is a truncated or damaged zip archive: export or copy it again"
 
@@ -50,11 +50,11 @@ class Seekable(Protocol):
 
 
 class Member(Record, frozen=True):
-    """Where a member is and how it is packed, as a line of the directory says."""
+    """Where a member is and how it is packed, according to its entry in the directory."""
 
     name: bytes
     packing: bytes  # flags and method, as the bytes that the member's header should repeat
-    sums: bytes  # checksum and sizes, as the same
+    sums: bytes  # checksum and sizes, in the same form
     flags: int
     method: int
     checksum: int  # CRC-32
@@ -64,7 +64,7 @@ class Member(Record, frozen=True):
 
 
 def members(file: Seekable, length: int) -> dict[str, Member]:
-    """Every member of an archive of so many bytes, by name; raises FileError for one that can be read in two ways."""
+    """Every member of an archive of `length` bytes, by name; raises FileError for one that can be read in two ways."""
     count, begin, end = _directory(file, length)
     entries = list(_entries(read_at(file, begin, end - begin)))
     if len(entries) != count:
@@ -101,7 +101,7 @@ def _directory(file: Seekable, length: int) -> tuple[int, int, int]:
         raise FileError(_DAMAGED)
     locator = read_at(file, max(0, end - _LOCATOR.size), _LOCATOR.size)
     if locator[:4] == b"PK\x06\x07":
-        # The end record of 8-byte numbers must lie right before its locator.
+        # The zip64 end record must be right before its locator.
         end -= _LOCATOR.size + _WIDE_END.size
         if _LOCATOR.unpack(locator)[2] != end:
             raise FileError(_two_ways("two end records"))
@@ -139,7 +139,7 @@ def _entries(directory: bytes) -> Iterator[Member]:
 
 
 def _wide_numbers(extra: bytes, numbers: list[int]) -> list[int]:
-    """The numbers, those that are open as the extra field of 8-byte numbers has them."""
+    """The numbers, with those that are open replaced by the extra field's 8-byte numbers."""
     place, wide = 0, b""
     while place + 4 <= len(extra):
         kind, length = struct.unpack_from("<HH", extra, place)
@@ -152,7 +152,7 @@ def _wide_numbers(extra: bytes, numbers: list[int]) -> list[int]:
 
 
 def _checked_names(entries: Sequence[Member]) -> list[str]:
-    """The names of members; each is one also for a reader that ignores case, and lies in the archive's own folder."""
+    """The names of members; they differ even if case is ignored, and are inside the archive's folder."""
     names: list[str] = []
     folded: dict[str, str] = {}
     for entry in entries:
@@ -177,7 +177,7 @@ def _checked_names(entries: Sequence[Member]) -> list[str]:
 
 
 def _header_size(file: Seekable, entry: Member, near: bytes, name: str) -> int:
-    """Bytes of a member's header. near: the header as far as the name; it must say what the directory says."""
+    """Bytes of a member's header, which must agree with the directory. near: the header up to the name."""
     if len(near) < _HEADER.size or near[:4] != b"PK\x03\x04":
         raise FileError(_DAMAGED)
     named, extra = _LENGTHS.unpack_from(near, _HEADER.size - _LENGTHS.size)
@@ -208,7 +208,7 @@ def _following(file: Seekable, edge: int, place: int, length: int, before: Membe
 
 
 def _is_descriptor(data: bytes, entry: Member) -> bool:
-    """Whether bytes behind the contents of a member repeat its checksum and sizes."""
+    """Whether the bytes after a member's contents repeat its checksum and sizes."""
     if not entry.flags & _DEFERRED:
         return False
     data = data.removeprefix(b"PK\x07\x08") if len(data) in (16, 24) else data

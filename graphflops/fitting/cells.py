@@ -1,8 +1,8 @@
-"""What requests to a decoder wait for and keep, and how many fit: one table for plans, budgets, sweeps and comparisons.
+"""Latency and memory of requests to a decoder, and how many fit: one table for plans, budgets, sweeps and comparisons.
 
-An input is a cache where a call joins it with new entries along one axis, or writes new entries into it along one axis; it
-is a state where the program gives back a value of its type, or the input itself, as keys and values of an encoder. The first
-axis of both counts requests.
+An input is a cache if a call concatenates it with new entries along one axis, or writes new entries into it along one axis.
+It is a state if the program returns a value of its type, or the input itself (such as keys and values of an encoder). The
+first axis of both counts requests.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HOUR, _MILLION = 3600, 1e6
 
 
 class Limits(Record, frozen=True):
-    """What a user must not wait longer for, in seconds: the first token, and each one after it; None without a limit."""
+    """Limits on latency in seconds: to the first token, and to each one after it; None for no limit."""
 
     first: float | None = None
     each: float | None = None
@@ -43,17 +43,17 @@ class Cell(Record, frozen=True):
 
     batch: int
     context: int
-    step: PhaseTime | None  # which makes a token for each request; None where so many requests do not fit
-    prefill: PhaseTime | None  # of the tokens of one request, alone on the device; None where it is not known
-    # Seconds that a step waits, in the mean, for the prefills of requests that take the place of finished ones.
+    step: PhaseTime | None  # makes one token for each request; None if so many requests do not fit
+    prefill: PhaseTime | None  # of one request's tokens, alone on the device; None if unknown
+    # Mean seconds that a step waits for the prefills of requests that replace finished ones.
     beside: float = 0.0
-    kept: int = 0  # bytes that a request keeps on each device
-    most: int | None = None  # requests that fit at once; None where it is not known
-    devices: int = 1  # that run it together
+    kept: int = 0  # bytes of caches and states of a request on each device
+    most: int | None = None  # requests that fit at once; None if unknown
+    devices: int = 1  # devices that share each layer
     price_per_hour: float | None = None
-    # Seconds of the step of an engine that carries a chunk of another request's prefill; None where it is not known.
+    # Seconds of an engine's step that includes a chunk of another request's prefill; None if unknown.
     slowest: float | None = None
-    # Seconds that a first token waits, in the mean, for the prefills of requests that began with it.
+    # Mean seconds that a first token waits for the prefills of requests that began at the same time.
     queued: float = 0.0
 
     @property
@@ -63,30 +63,30 @@ class Cell(Record, frozen=True):
 
     @property
     def first(self) -> float | None:
-        """Seconds to the first token of a request; None where no prefill is known."""
+        """Seconds to the first token of a request; None if no prefill is known."""
         return None if self.prefill is None else self.prefill.seconds + self.queued
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Tokens that the devices make in a second for all requests."""
+        """Tokens per second of all requests."""
         return self.batch / self.each if self.each else None
 
     @property
     def joules(self) -> float | None:
-        """Energy of a token at most, at the power limit of the devices."""
+        """An upper bound on the energy of a token: at the devices' power limit."""
         if self.step is None or self.each is None or self.step.energy_joules is None:
             return None
         return self.devices * self.step.energy_joules / self.step.seconds * self.each / self.batch
 
     @property
     def price(self) -> float | None:
-        """What a million tokens cost; None without the price of a device's hour."""
+        """The price of a million tokens; None without the price of a device's hour."""
         if self.price_per_hour is None or self.tokens_per_second is None:
             return None
         return self.devices * self.price_per_hour / _HOUR / self.tokens_per_second * _MILLION
 
     def keeps(self, limits: Limits) -> bool:
-        """Whether the requests fit and none waits longer than the limits, as far as they are given."""
+        """Whether the requests fit, and none waits longer than the limits."""
         waits = ((limits.first, self.first), (limits.each, self.each))
         is_within = all(most is None or (found is not None and found <= most) for most, found in waits)
         return self.step is not None and is_within
@@ -98,12 +98,13 @@ class ServedQuantity(NamedTuple):
     name: str  # in files
     head: str  # of a column
     of: Callable[[Cell], float | None]
-    unit: Unit | None = None  # in which a budget limits it, None where none does
+    unit: Unit | None = None  # of a budget's limit on it; None if budgets cannot limit it
     is_more_better: bool = False
-    is_step: bool = False  # the time of the step, or follows from it, which a program's report says anyway
+    # Whether it follows from the time of the step, which a program's report shows anyway
+    is_step: bool = False
 
     def said(self, value: float) -> str:
-        """A value for people."""
+        """A value as text."""
         if self.unit == "ns":
             return seconds(value)
         if self.unit == "B":
@@ -112,7 +113,7 @@ class ServedQuantity(NamedTuple):
 
     @property
     def limit(self) -> str:
-        """What a budget calls a limit on it: `max_tpot`."""
+        """The name of a budget's limit on it: `max_tpot`."""
         return f"{'min' if self.is_more_better else 'max'}_{self.name}"
 
 
@@ -133,9 +134,9 @@ QUANTITIES = (
 def cell_of(
     report: Report, sizes: Mapping[str, int] | None = None, time: PhaseTime | None = None
 ) -> Cell | None:
-    """The step that a report is of; None where no input of its program is a cache, and for training.
+    """The cell of a report's program, run as it is on one device; None if no input is a cache, and for training.
 
-    sizes: other values of its symbols, with the time of a step at these. The program runs as it is, on one device.
+    sizes: other values of symbols. time: of a step at these sizes.
     """
     cache = None if report.backward is not None else kv_cache(report)
     values = {**report.values, **(sizes or {})}
@@ -151,7 +152,7 @@ def cell_of(
 
 
 def with_cells(sweep: Sweep) -> Sweep:
-    """A sweep with what its points mean for requests to a decoder, as far as the time of a step does not tell it."""
+    """A sweep with the quantities of a cell at each point, except those that follow from the time of a step."""
     told = {quantity.name for quantity in QUANTITIES if not quantity.is_step}
     points = []
     for point in sweep.points:
@@ -173,51 +174,51 @@ _MOST_REQUESTS = 2**20
 
 
 class KvCache(Record, frozen=True):
-    """The caches and states of a decoder together."""
+    """All caches and states of a decoder."""
 
-    inputs: int  # how many they are
-    request_bytes: int  # of a request of any length: states, and caches whose length is fixed
+    inputs: int  # their number
+    request_bytes: int  # of a request of any length: states, and caches of fixed length
     requests: Dim  # the size of their first axis
-    # The symbols of those that grow, each with the most tokens that it keeps, None without a limit.
+    # By symbol of a length that grows, the most tokens that a cache keeps, None without a limit.
     lengths: Mapping[str, int | None]
-    by_length: Mapping[str, int]  # bytes of one token of one request
+    by_length: Mapping[str, int]  # by such symbol, bytes of one token of one request
     bits: int = 16  # of an element of the caches
-    fixed_bytes: int = 0  # of request_bytes, those of caches, such as windows that are full
+    fixed_bytes: int = 0  # the part of request_bytes that belongs to caches, such as full windows
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of one token of one request, with each layer whose cache grows."""
+        """Bytes of one token of one request, in all layers whose cache grows."""
         return sum(self.by_length.values())
 
     def stored_in(self, bits: int) -> KvCache:
-        """The same caches of elements of so many bits; states are as they were."""
+        """The caches with elements of `bits` bits, and the same states."""
         by_length = {name: size * bits // self.bits for name, size in self.by_length.items()}
         fixed = self.fixed_bytes * bits // self.bits
         whole = self.request_bytes - self.fixed_bytes + fixed
         return replace(self, request_bytes=whole, by_length=by_length, bits=bits, fixed_bytes=fixed)
 
     def common_bytes(self, length: int) -> int:
-        """Bytes of so many first tokens, which requests that begin alike keep once; windows let them go."""
+        """Bytes of the first `length` tokens, stored once for requests that share them; windows have dropped them."""
         return sum(each * length for name, each in self.by_length.items() if self.lengths[name] is None)
 
     @property
     def batch(self) -> str:
-        """The symbol of their number; "" where it is fixed."""
+        """The symbol of the number of requests; "" if it is fixed."""
         return symbol_of(self.requests)
 
     def bytes_at(self, length: int) -> int:
-        """Bytes of one request that has so many tokens: a window keeps no more than fit into it."""
+        """Bytes of one request with `length` tokens, of which a window keeps only the last ones."""
         kept = self.sizes_at(1, length)
         return self.request_bytes + sum(each * kept[name] for name, each in self.by_length.items())
 
     def sizes_at(self, requests: int, length: int) -> dict[str, int]:
-        """The symbols for so many requests of that length."""
+        """The values of symbols for `requests` requests of `length` tokens."""
         kept = {name: length if most is None else min(length, most) for name, most in self.lengths.items()}
         return kept | ({self.batch: requests} if self.batch else {})
 
 
 def kv_cache(report: Report) -> KvCache | None:
-    """The caches and states among the inputs of a program; None where there are none, or they are not of one batch."""
+    """The caches and states among the inputs of a program; None if there are none, or if their batches differ."""
     given = {named.name: named.type for named in report.inputs if named.type.rank >= _FEWEST_AXES}
     axes: dict[str, int] = {}
     for row in report.rows:
@@ -256,9 +257,9 @@ def _unbounded(limit: int | None) -> float:
 
 
 def _states(report: Report, caches: Container[str], batches: Container[Dim]) -> list[TensorType]:
-    """Inputs of numbers that a program of token ids gives back in the same type, as recurrent layers do.
+    """Floating-point inputs of a program of token ids that it returns in the same type, as recurrent layers do.
 
-    A single layer gives back the type of its activations too, so one that takes no ids tells nothing.
+    A program without token ids may be a single layer, which returns the type of its activations: none of those are states.
     """
     if "tokens" not in items(report):
         return []
@@ -274,13 +275,13 @@ def _states(report: Report, caches: Container[str], batches: Container[Dim]) -> 
 
 
 def is_open_for(report: Report, cache: KvCache, length: int) -> bool:
-    """Whether the program was exported for requests of that length."""
+    """Whether the program was exported for requests of `length` tokens."""
     infos = [report.symbols[name] for name, window in cache.lengths.items() if window is None]
     return all((one.minimum or 0) <= length <= _unbounded(one.maximum) for one in infos)
 
 
 def most_requests(report: Report, entry: PhaseMemory, cache: KvCache, length: int, limit: int) -> int:
-    """The most requests of a length within the limit, 0 where not even one is."""
+    """The most requests of `length` tokens within a limit of bytes; 0 if not even one is."""
     most = report.symbols[cache.batch].maximum or _MOST_REQUESTS
 
     def is_within(requests: int) -> bool:
@@ -292,7 +293,7 @@ def most_requests(report: Report, entry: PhaseMemory, cache: KvCache, length: in
 
 
 def _written(row: Row, given: dict[str, TensorType]) -> Iterator[tuple[str, int]]:
-    """Inputs of the program that a call extends or writes into, and the axis along which it does."""
+    """Inputs of the program that a call extends or writes into, each with the axis."""
     operands = [named for named in row.inputs if named.name in given]
     if not operands:
         return
@@ -307,7 +308,7 @@ def _written(row: Row, given: dict[str, TensorType]) -> Iterator[tuple[str, int]
 
 
 def _differing(first: Named, second: Named) -> list[int]:
-    """The axis in which two shapes differ, alone in a list; none where they differ in several."""
+    """The single axis in which two shapes differ, as a list; empty if they differ in several, or in the first."""
     if first.type.rank != second.type.rank:
         return []
     pairs = zip(first.type.shape, second.type.shape, strict=True)

@@ -29,7 +29,7 @@ from graphflops.tensor import grouped
 from graphflops.training import Training, training_of
 
 _READING = ("args", "kwargs", "dynamic_shapes", "model_name")  # options of how a model is read
-_REFERENCE = "h200"  # what a device that is only a number of bytes is taken to be else
+_REFERENCE = "h200"  # the profile that is assumed if the device is only a number of bytes
 
 
 class Verdict(Record, frozen=True):
@@ -37,10 +37,10 @@ class Verdict(Record, frozen=True):
 
     device: str
     memory: int  # bytes of the device
-    needed: int  # bytes that the phase takes on it, with the driver
+    needed: int  # bytes that the phase takes on it, including the driver's
     fits: bool
-    largest: int | None = None  # of the varied size, None where none is varied, 0 where none fits
-    is_bounded: bool = False  # the model's own range ends there
+    largest: int | None = None  # the largest varied size that fits: None if none is varied, 0 if none fits
+    is_bounded: bool = False  # whether `largest` is the end of the model's own range
 
     @property
     def margin(self) -> int:
@@ -187,7 +187,7 @@ _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
 class Remedy(Record, frozen=True):
-    """A change that takes less memory. option: how to say it. needed: bytes with it; fits: whether that is enough."""
+    """A change that saves memory. option: how to ask for it. needed: bytes with it; fits: whether that is enough."""
 
     change: str
     option: str
@@ -198,11 +198,11 @@ class Remedy(Record, frozen=True):
 def remedies(
     report: Report, report_of: Callable[..., Report], step: Training | None, device: Device
 ) -> Iterator[Remedy]:
-    """Changes that may take less memory, the simplest first.
+    """Changes that may save memory, the simplest first.
 
     report_of: analyzes the model with another training step, or with other sizes.
     """
-    # The same with segments that grow, in which fewer gaps stay.
+    # The same program with expandable segments, which leave fewer gaps.
     entry = on_device(report.memory_use[-1], device)
     needed = report.value(at_sizes(entry, report.values, ExpandableAllocator(), report.rows).taken) or 0
     yield Remedy("segments that grow", _EXPANDABLE, needed, needed <= device.memory_bytes)
@@ -210,7 +210,7 @@ def remedies(
     def tried(change: str, option: str, changed: Training | None, **more: Any) -> Iterator[Remedy]:
         try:
             found = report_of(changed, **more)
-        except GraphflopsError:  # a change that this program does not take
+        except GraphflopsError:  # the program does not allow this change
             return
         yield Remedy(change, option, *VariedSize(found).needed(device))
 
@@ -223,7 +223,7 @@ def remedies(
 
 
 def _steps(report: Report, step: Training) -> Iterator[tuple[str, str, Training]]:
-    """Training steps that take less memory: what changes, how to say it, and the step."""
+    """Training steps that save memory: the change, the option that asks for it, and the step."""
     if step.optimizer in _ADAM and step.implementation == "foreach":
         yield "fused optimizer", f"--optimizer {step.optimizer}:fused", replace(step, implementation="fused")
     blocks = () if step.recompute else tuple(repeated_modules(report.modules))
@@ -257,7 +257,7 @@ def repeated_modules(modules: Mapping[str, str]) -> list[str]:
 def _half(
     report: Report, step: Training | None
 ) -> Iterator[tuple[str, str, Training | None, dict[str, Any]]]:
-    """Half the batch, in training in each of two micro-steps; none where the first axis of the inputs is not open, or 1."""
+    """Half the batch; in training, as two micro-steps. Nothing if the first axis of the inputs is not open, or is 1."""
     sizes, infos = of_report(report), report.symbols
     symbol = next((name for name in infos if sizes.at_axis(name).name.endswith("[0]")), "")
     name, size = sizes.stated[symbol] if symbol else ("", 0)

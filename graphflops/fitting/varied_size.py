@@ -1,4 +1,4 @@
-"""The memory of a phase at other values of a size: from formulas where the size is open, else by new analyses."""
+"""The memory of a phase at other values of a size: from formulas if the size is open, else by new analyses."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from graphflops.ops import operator
 from graphflops.report import ENTRIES, LASTING, PEAKS, PhaseMemory, Report, Row, Timeline
 from graphflops.report.size_names import AXIS
 
-# Which gaps stay between blocks is not predicted exactly (docs/evidence-memory.md): a phase must run with everything beside
-# parameters and optimizer larger by each of these thousandths, and a segment less.
+# The gaps between the allocator's blocks are not predicted exactly (docs/evidence-memory.md). So a phase must also run with
+# everything but parameters and optimizer larger by each of these thousandths, and with one segment less.
 _MARGINS = (70, 50, 35, 20, 0)
 SPARE = _MARGINS[0] / 1000
 _SPARE_BYTES = 20 * MIB
@@ -32,36 +32,36 @@ _MOST = 2**40
 
 
 def room(device: Device) -> int:
-    """What the driver leaves to the allocator."""
+    """Bytes that the driver leaves to the allocator."""
     return device.memory_bytes - (device.context_bytes or 0)
 
 
 class VariedSize(Record, frozen=True):
-    """A size whose values are tried; without a name none is."""
+    """A size whose values are tried. Without a name, no size varies."""
 
     report: Report
     name: str = ""  # as the user gives it
-    sizes: range = range(1, _MOST + 1)  # the values that it takes, an axis's own sizes
-    axes: tuple[tuple[str, int], ...] = ()  # input and axis, where the size is fixed in the file
+    sizes: range = range(1, _MOST + 1)  # the values that the axis can have
+    axes: tuple[tuple[str, int], ...] = ()  # input and axis, if the size is fixed in the file
     report_of: Callable[..., Report] | None = None  # analyzes the model with other shapes of some inputs
-    known: dict[int, Report] = field(default_factory=dict)  # what it gave, once for each value
+    known: dict[int, Report] = field(default_factory=dict)  # a memo of its reports by value
 
     @staticmethod
     def of(report: Report, name: str | None, report_of: Callable[..., Report] | None) -> VariedSize:
-        """The size of a name: a symbol, an input axis, or several that are equal (`ids[0]=mask[0]`)."""
+        """The size with this name: a symbol, an input axis, or several equal ones (`ids[0]=mask[0]`)."""
         if name is None:
             return VariedSize(report)
         sizes = of_report(report).sizes_of(name) if report_of is not None else {}
         axes = [AXIS.fullmatch(place) for place, size in sizes.items() if isinstance(size, int)]
-        if report_of is None or len(axes) != len(sizes):  # one is open, or no axis is named
+        if report_of is None or len(axes) != len(sizes):  # the size is open, or the name is not an axis
             return VariedSize(report, name, common(of_report(report).taken(name), range(1, _MOST + 1)))
         fixed = tuple([(axis[1], int(axis[2])) for axis in axes if axis])
         return VariedSize(report, name, axes=fixed, report_of=report_of)
 
     def start(self, device: Device) -> int:
-        """How many of the sizes to begin the search with: memory is taken to grow at most with the square of a size.
+        """The number of sizes with which the search begins: memory is taken to grow at most as the square of a size.
 
-        One where the phase does not fit at the value of the report.
+        1 if the phase does not fit at the report's value.
         """
         entry = on_device(self.report.memory_use[-1], device)
         sizes = known_sizes(entry, self.report.values)
@@ -74,21 +74,21 @@ class VariedSize(Record, frozen=True):
 
     @property
     def value(self) -> int:
-        """The value in the report; the least one where it has none."""
+        """The value in the report, or the smallest value if the report has none."""
         sizes = of_report(self.report).sizes_of(self.name).values()
         return min([evaluate(size, self.report.values) or self.sizes.start for size in sizes])
 
     def at(self, value: int | None, device: Device, limit: int | None = None) -> PhaseMemory:
-        """The last phase on a device at a value, None for that of the report.
+        """The memory of the last phase on a device. value: of the size, None for the report's.
 
-        Raises OutOfMemory where it takes more than the limit, with what is spared for errors; ModelError for an open size.
+        Raises OutOfMemory if it takes more than the limit minus a margin for errors, ModelError for an open size.
         """
         entry, report, values = self._entry(value, device, limit)
         found = at_sizes(entry, values, Allocator(), report.rows)
         names = (*dict.fromkeys(ENTRIES.values()), *PEAKS)
         given = {name: size for name in names if (size := getattr(found, name)) is not None}
         quantities: dict[str, Any] = {name: evaluate(size, values) for name, size in given.items()}
-        if limit is not None and quantities["reserved_peak"] > limit:  # what is cached is returned in time
+        if limit is not None and quantities["reserved_peak"] > limit:  # cached memory is returned in time
             quantities["reserved_peak"] = limit
             if entry.context is not None:
                 quantities["device_total"] = limit + entry.context
@@ -97,16 +97,16 @@ class VariedSize(Record, frozen=True):
     def _entry(
         self, value: int | None, device: Device, limit: int | None
     ) -> tuple[PhaseMemory, Report, Mapping[str, int]]:
-        """The last phase on a device within a limit, before it is measured, the report that it is of, and its sizes."""
+        """The last phase on a device within a limit, without the allocator's figures; its report, and the sizes."""
         report, values = self._at(value)
         entry = on_device(report.memory_use[-1], device)
-        known_sizes(entry, values)  # each has to have one
+        known_sizes(entry, values)  # raises for a size without a value
         if limit is not None:
             entry = below_limit(entry, values, limit - _SPARE_BYTES, report.rows, _MARGINS)
         return entry, report, values
 
     def is_within(self, value: int | None, device: Device) -> bool:
-        """Whether the last phase fits on a device at a value."""
+        """Whether the last phase fits on a device at this value."""
         try:
             self._entry(value, device, room(device))
         except OutOfMemory:
@@ -114,7 +114,7 @@ class VariedSize(Record, frozen=True):
         return True
 
     def needed(self, device: Device) -> tuple[int, bool]:
-        """Bytes of the last phase on a device with the driver's, and whether they are there."""
+        """Bytes of the last phase on a device, including the driver's, and whether the device has them."""
         is_enough = self.is_within(None, device)
         total = self.at(None, device, room(device) if is_enough else None).taken
         assert isinstance(total, int)
@@ -125,7 +125,7 @@ class VariedSize(Record, frozen=True):
         return max(surely, device.memory_bytes + 1), False
 
     def _at(self, value: int | None) -> tuple[Report, Mapping[str, int]]:
-        """A report, and the sizes at which its formulas hold."""
+        """The report for a value, and the sizes at which to evaluate its formulas."""
         if value is None:
             return self.report, self.report.values
         if not self.axes:
@@ -141,14 +141,14 @@ class VariedSize(Record, frozen=True):
         return self.known[value], self.known[value].values
 
     def _number(self, size: Dim) -> int:
-        """The value of an axis that is not varied."""
+        """The size of an axis that does not vary."""
         number = evaluate(size, self.report.values)
         if number is None:
             raise ModelError(f"the size {size} has no value: give it with --dim")
         return number
 
 
-# What the allocator gives a phase that runs again and again.
+# The allocator under a phase that runs again and again.
 
 
 def below_limit(
@@ -158,13 +158,13 @@ def below_limit(
     rows: Sequence[Row],
     margins: Sequence[int] = (0,),
 ) -> PhaseMemory:
-    """The entry of a phase that the allocator gives so many bytes, run again and again: without workspaces that it misses.
+    """The memory of a phase that runs again and again within `limit` bytes, without the workspaces that do not fit.
 
-    cuDNN has algorithms with less workspace for a convolution that does not get its own, and takes them at some sizes
-    anyway: then their memory is not cached for others, so the phase must run without workspaces of convolutions too.
-    margins: thousandths by which everything beside parameters and optimizer is larger, in one trial each: what fits at one
-    size may not at a slightly smaller one, of which a cached block is too small for another. The last is that of the entry.
-    Raises OutOfMemory where the phase does not run, ModelError for an open size.
+    If a convolution does not get its workspace, cuDNN takes an algorithm with less. It may take that one anyway; then the
+    workspace's memory is not cached for others, so the phase must also run without the workspaces of convolutions.
+    margins: one trial for each, with everything but parameters and optimizer larger by so many thousandths. A size that fits
+    does not imply that a slightly smaller one does, whose cached blocks may be too small to use again. The last margin is
+    that of the result. Raises OutOfMemory if the phase does not run, ModelError for an open size.
     """
     timeline, sizes = entry.timeline, known_sizes(entry, values)
     spared = set[int]()
@@ -188,7 +188,7 @@ def below_limit(
 
 
 def repeated_peak(entry: PhaseMemory, values: Mapping[str, int], margin: int) -> int:
-    """The most that the allocator takes for a phase that runs again and again without a limit. margin: as above."""
+    """The peak of the allocator's reserved bytes for a phase that runs again and again without a limit."""
     allocator = Allocator()
     sizes = known_sizes(entry, values)
     repeat(entry.timeline, _larger(entry.timeline, sizes, margin), allocator)
@@ -196,13 +196,13 @@ def repeated_peak(entry: PhaseMemory, values: Mapping[str, int], margin: int) ->
 
 
 def _larger(timeline: Timeline, sizes: Sequence[int], margin: int) -> list[int]:
-    """Sizes in which everything beside parameters and optimizer is larger by so many thousandths."""
+    """The sizes, with everything but parameters and optimizer larger by `margin` thousandths."""
     pairs = zip(timeline.held, sizes, strict=True)
     return [size if held.kind in LASTING else size + size * margin // 1000 for held, size in pairs]
 
 
 def known_sizes(entry: PhaseMemory, values: Mapping[str, int]) -> list[int]:
-    """Bytes of each entry of a phase's timeline; ModelError for one without a value, and for a negative one."""
+    """Bytes of each entry of a phase's timeline. Raises ModelError if one has no value or is negative."""
     sizes = [size for size in evaluated(entry.timeline, values) if size is not None]
     if len(sizes) < len(entry.timeline.held) or evaluate(entry.requested_peak, values) is None:
         raise ModelError(f"{without_value(entry.timeline, values)} has no value: give it with --dim")

@@ -1,4 +1,4 @@
-"""Lowers the calls of a forward, and their gradients, the last call first, as the decompositions of torch.compile do."""
+"""Lowers the calls of a forward, then their gradients from the last call to the first, as torch.compile decomposes them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from graphflops.kernels.kernel import FLOAT_BYTES, IMAGE_RANK, INDEX_BYTES, SING
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import BFLOAT16, FLOAT32, TensorType
 
-# Kinds whose results are computed element by element, and those of them that the partitioner may compute again.
+# Kinds whose results are computed elementwise, and those of them that the partitioner may recompute.
 _AGAIN = frozenset({"elementwise", "comparison", "logic", "cast", "identity", "creation", "gather", "view"})
 _POINTWISE = _AGAIN | {"movement", "random", "resampling", "pooling", "loss"}
-_SCATTERS, _TWO = ("index_copy", "scatter"), 2  # from a tensor, which inductor writes too
+_SCATTERS, _TWO = ("index_copy", "scatter"), 2  # inductor generates them if they have a source tensor
 _WINDOW = "#1"  # an argument by place
-_INTERPOLATED = {"linear": 2, "cubic": 4}  # elements along an axis that each is interpolated from
-_RESAMPLED, _INTERPOLATING = 4, 40  # elements that one is interpolated from, and instructions for it, about
+_INTERPOLATED = {"linear": 2, "cubic": 4}  # elements along an axis that each result is interpolated from
+_RESAMPLED, _INTERPOLATING = 4, 40  # elements that a result is interpolated from, and its instructions, about
 _ADDS_BFLOAT16 = (9, 0)  # compute capability
-# Positions of the window of a pooling that is one pointwise kernel, and windows of a mean that an element is in.
+# Positions of the largest pooling window that is one pointwise kernel; the most windows of a mean that an element is in.
 _MOST_WINDOW, _MOST_TERMS = 256, 25
 
 
 class ForwardLowering(Lowering):
-    """Appends the operators of a graph's forward to a joint graph, by the kind of each call."""
+    """Appends a graph's forward operators to a joint graph, by the kind of each call."""
 
     def lower(self, call: PricedCall) -> Lowered:
         names = call.tensors(self.values)
@@ -35,7 +35,7 @@ class ForwardLowering(Lowering):
         outputs = [name for name in call.node.outputs if name is not None]
         results = [name for name in outputs if isinstance(self.values.get(name), TensorType)]
         made = [name for name in results if self.root.get(name) == name]
-        parts: dict[str, dict[str, Dim]] = {}  # by tensor of which it reads only parts, bytes by part
+        parts: dict[str, dict[str, Dim]] = {}  # by tensor that it reads only in parts, bytes by part
         views: dict[str, str] = {}
         whole: set[str] = set()
         for place, (name, tensor) in enumerate(zip(names, operands, strict=True)):
@@ -55,7 +55,7 @@ class ForwardLowering(Lowering):
             of.results = results[:1]
             return of
         same = self.known.setdefault(self.key(of), of)
-        if same is not of:  # common subexpressions are computed once
+        if same is not of:  # a common subexpression is computed once
             of.beside = same.beside
             self.version.update(zip(made, map(self.tensor, same.made), strict=True))
         elif made:
@@ -69,10 +69,10 @@ class ForwardLowering(Lowering):
         return of
 
     def overwrite(self, of: Lowered, out: str) -> None:
-        """An in-place call makes a new tensor; what shares the memory reads that one from now on.
+        """An in-place call makes a new tensor, which everything that shares the memory reads from now on.
 
-        A part of what the program is given is written where it lies, since it would be copied there in the end
-        (inductor's reinplace.py). Where indices tell places in a view of it, the view is copied, and so is all in the end.
+        A part of an input is written where it lies, because it would be copied there in the end (inductor's reinplace.py).
+        If a scatter writes to a view of an input, the view is copied, and in the end the whole input.
         """
         owner, operator = self.root.get(out, out), of.call.node.operator
         is_scatter, is_whole = operator.kind == "scatter", self.elements(out) == self.elements(owner)
@@ -92,23 +92,23 @@ class ForwardLowering(Lowering):
         self.version[owner] = made
 
     def write(self, of: Lowered, name: str, reads: Sequence[str], value: str) -> None:
-        """Append what writes a value where it lies in what the program is given: that outlives it."""
+        """Append what writes a value into an input's memory, which outlives the graph."""
         self.add(of, "pointwise", {name: 0}, reads, self.elements(value), part_bytes=self.nbytes(value))
         self.joint.results[name] = None
 
     def write_back(self, lowered: Iterable[Lowered]) -> None:
-        """What the program is given and overwrites gets its last version in the end."""
+        """Copy the last version of each overwritten input back to the input in the end."""
         last = {self.root.get(name, name): of for of in lowered if of.call.in_place for name in of.names[:1]}
         for owner, of in last.items():
             if owner not in self.maker and owner in self.version:
                 self.write(of, f"{owner} written", (self.version[owner],), owner)
 
     def computed(self, of: Lowered) -> None:
-        """Append what computes the results that have memory of their own."""
+        """Append what computes the results that have their own memory."""
         operator, estimate = of.call.node.operator, of.call.estimate
         is_elementwise = (operator.kind in _POINTWISE or operator.name == "one_hot") and len(of.made) == 1
-        # Whether Triton adds such values in memory (needs_fallback_due_to_atomic_add_limitations of inductor; its
-        # decomposition of index_add leaves those in bfloat16 alone).
+        # Whether Triton adds such values atomically (needs_fallback_due_to_atomic_add_limitations of inductor; its
+        # decomposition of index_add excludes bfloat16).
         dtype, is_late = self.typed(of.made[0]).dtype, self.joint.platform.capability >= _ADDS_BFLOAT16
         has_atomic = dtype.is_floating and (dtype != BFLOAT16 or (is_late and operator.name != "index_add"))
         if estimate.regions or estimate.unknown:
@@ -125,7 +125,7 @@ class ForwardLowering(Lowering):
             library_calls.patches(self, of)
         else:
             again = operator.kind in _AGAIN and operator.name != "embedding"
-            # Calls by way of which it reads each tensor; the parts of a split are one.
+            # The calls through which it reads each tensor; all parts of a split count as one.
             ways = [{self.maker.get(name) for name in read} for read in of.parts.values()]
             twice = operator.has("gate") or any(len(way) > 1 for way in ways)
             more: dict[str, Any] = {
@@ -139,7 +139,7 @@ class ForwardLowering(Lowering):
                 self.joint.constants.setdefault(f"{value} {dtype.name}", []).append(len(self.joint.ops) - 1)
 
     def resampling(self, of: Lowered) -> None:
-        """An interpolation; of half precision it is one in float32, of which operand and result are converted."""
+        """An interpolation. In half precision it runs in float32, and operand and result are converted."""
         call, out = of.call, of.made[0]
         more: dict[str, Any] = {"window": _RESAMPLED, "recomputable": False}
         is_wide = self.typed(out).dtype.bits >= SINGLE
@@ -155,7 +155,7 @@ class ForwardLowering(Lowering):
         self.add(of, "pointwise", of.made, (inner,), instructions=1, moved=frozenset())
 
     def scatter(self, of: Lowered, out: str) -> None:
-        """What is added, or put there, goes to a copy of the operand by the kernel that computes it."""
+        """Copy the operand; the kernel that computes what is added or written then puts it into the copy."""
         copied, elements = f"{of.call.node.name} operand", self.elements(of.names[-1])
         base: dict[str, Any] = {"instructions": 1, "recomputable": False, "role": "base"}
         self.add(of, "pointwise", {copied: self.nbytes(out)}, of.operands[:1], **base)
@@ -177,7 +177,7 @@ class ForwardLowering(Lowering):
         self.add(of, "reduction", of.made, of.operands, space, kept=kept, is_inner=is_inner)
 
     def scan(self, of: Lowered) -> None:
-        """Sums and the like up to each element: a kernel over rows, as a reduction of each row is."""
+        """A cumulative sum or the like: a kernel over rows, like a reduction of each row."""
         x = self.typed(of.names[0])
         axis, space = rowwise.axis_of(of.call, x.rank), self.joint.number(prod(x.shape))
         rows = space // max(self.joint.number(1 if axis is None else x.shape[axis]), 1)
@@ -185,7 +185,7 @@ class ForwardLowering(Lowering):
         self.add(of, "reduction", of.made, of.operands, space, **more)
 
     def dropout(self, of: Lowered) -> None:
-        """The mask, a truth value for each element, and the result."""
+        """The random numbers, the boolean mask, and the result."""
         count, random = self.typed(of.made[0]).numel, f"{of.call.node.name} random"
         mask = self.save(of, "mask", f"{of.call.node.name} mask")
         self.add(of, "pointwise", {random: count * FLOAT_BYTES}, (), recomputable=False, role="random")
@@ -193,7 +193,7 @@ class ForwardLowering(Lowering):
         self.add(of, "pointwise", of.made[:1], (mask, *of.operands))
 
     def pooling(self, of: Lowered) -> None:
-        """A small window is read by a pointwise kernel; of a maximum its position in the window is kept, in a byte."""
+        """A pointwise kernel reads a small window; a maximum also saves its position in the window, as a byte."""
         operator, out = of.call.node.operator, self.typed(of.made[0])
         spatial = out.shape[2:] or out.shape[-1:]
         if operator.name.startswith(("adaptive", "global")) and all(size == 1 for size in spatial):
@@ -211,7 +211,7 @@ class ForwardLowering(Lowering):
 
 
 def places_of_interpolation(call: PricedCall, rank: int) -> int:
-    """From how many elements each of a linear or cubic interpolation is computed; 0 of others."""
+    """How many elements each result of a linear or cubic interpolation is computed from; 0 for other calls."""
     return next((taps ** (rank - 2) for word, taps in _INTERPOLATED.items() if word in call.node.op), 0)
 
 
@@ -260,7 +260,7 @@ class BackwardLowering(GradientLowering):
         pairs = [*zip(call.gradient.gradients, call.gradient.estimate.out, strict=False)]
         for (place, is_fresh), gradient in pairs:
             size = gradient.nbytes if isinstance(gradient, TensorType) else 0
-            # The operand of a gate may be in float32, but for one from around a branch.
+            # The operand of a gate may be in float32, unless it also comes from around a branch.
             if call.node.operator.has("gate"):
                 size = self.joint.sizes.get(of.operands[place], size)
             if is_fresh:
@@ -273,7 +273,7 @@ class BackwardLowering(GradientLowering):
             self.accumulate(of.names[place], of.fresh.get(place, of.incoming[0]), of)
 
     def accumulate(self, name: str, tensor: str, of: Lowered) -> None:
-        """Note a gradient of a value; a second one is added to the first."""
+        """Note a gradient of a value; any further gradient is added to the first."""
         name = self.parameters.get(name, name)
         before = self.gradient.get(name)
         if before is not None:
@@ -283,9 +283,9 @@ class BackwardLowering(GradientLowering):
         self.gradient[name] = tensor
 
     def compute(self, of: Lowered) -> None:
-        """Append what computes the gradients of the operands that need one."""
+        """Append what computes the gradients of operands that want one."""
         operator = of.call.node.operator
-        is_own = not of.call.estimate.regions and operator.name != "embedding_bag"  # ATen's function adds it
+        is_own = not of.call.estimate.regions and operator.name != "embedding_bag"  # ATen's function runs
         if operator.kind in _BACKWARD and is_own:
             _BACKWARD[operator.kind](self, of)
         elif operator.kind in _FUSIBLE and is_own:
@@ -296,28 +296,28 @@ class BackwardLowering(GradientLowering):
             self.extern(of)
 
     def extern(self, of: Lowered) -> None:
-        """A kernel of a library, or one that fuses with nothing."""
+        """A library kernel, or one that does not fuse."""
         operator, reads = of.call.node.operator, (*of.incoming, *self.read(of), *of.beside.values())
         is_over, role = operator.name == "all_reduce", "exchange" if operator.kind == "collective" else ""
         more: dict[str, Any] = {"is_over": is_over, "role": role, "allocates": not is_over}
         self.add(of, "extern", of.fresh.values(), reads, workspace=self.workspace(of), **more)
 
     def scatter(self, of: Lowered) -> None:
-        """Of what was added it is the result's, read at the places that it was added to."""
+        """The gradient of what was added is the result's gradient, read at the places that it was added to."""
         reads, moved = (*of.incoming, *self.read(of)), frozenset(of.incoming)
         for place, tensor in of.fresh.items():
             self.add(of, "pointwise", (tensor,), reads, self.forward.elements(of.names[place]), moved=moved)
 
     def pointwise(self, of: Lowered) -> None:
-        """Each gradient from those of the results; summed up for an operand that was broadcast."""
+        """Compute each gradient from the results' gradients; it is summed if the operand was broadcast."""
         operator = of.call.node.operator
         is_pooling = operator.kind == "pooling"
-        # A pooling that leaves one position of each channel is a mean.
+        # A pooling with one result for each channel is a mean.
         if is_pooling and any(size != 1 for size in self.forward.typed(of.made[0]).shape[2:]):
             self.pooling(of)
             return
         read = [] if is_pooling else [*self.read(of), *of.beside.values()]
-        if operator.kind == "loss":  # the softmax in a cross-entropy is computed again
+        if operator.kind == "loss":  # a cross-entropy recomputes its softmax
             read = [*dict.fromkeys((of.operands[0], *read))]
         if operator.has("threshold"):
             read = [self.threshold(of, tensor) for tensor in read]
@@ -334,7 +334,7 @@ class BackwardLowering(GradientLowering):
                 self.add(of, "pointwise", (tensor,), reads, count)
 
     def pooling(self, of: Lowered) -> None:
-        """It is given the operand, of which it reads the shape. Of means over wider windows it is PyTorch's kernel."""
+        """It gets the operand for its shape. For means over wide windows, PyTorch's kernel runs."""
         reads, call = (*of.incoming, *of.operands, *of.beside.values()), of.call
         terms = self.joint.number(call.estimate.vector_flops) / max(self.forward.elements(of.names[0]), 1)
         is_own = bool(of.beside) or (call.node.operator.name == "avg_pool" and terms <= _MOST_TERMS)
@@ -343,7 +343,7 @@ class BackwardLowering(GradientLowering):
             self.add(of, kind, (tensor,), reads, recomputable=not is_own, allocates=not is_own)
 
     def threshold(self, of: Lowered, tensor: str) -> str:
-        """Append the comparison that the gradient of an activation selects by: a truth value for each element."""
+        """Append the comparison by which an activation's gradient selects: a boolean for each element."""
         name = f"{of.call.node.name} mask"
         self.joint.sizes[name] = self.forward.typed(of.call.node.outputs[0] or "").numel
         self.joint.labels[name] = (of.call.node.name, "saved")
@@ -351,19 +351,19 @@ class BackwardLowering(GradientLowering):
         return name
 
     def resampling(self, of: Lowered) -> None:
-        """Each element adds to all that it was interpolated from: for each place of these there is a table of zeros."""
+        """Each element is added to all elements that it was interpolated from, with one table of zeros for each of these."""
         places = places_of_interpolation(of.call, self.forward.typed(of.names[0]).rank)
         if places:
             self.sum_into_zeros(of, places, ())
-        elif of.call.node.operator.name == "grid_sample":  # no formula of inductor: a kernel of PyTorch
+        elif of.call.node.operator.name == "grid_sample":  # inductor has no formula: PyTorch's kernel runs
             self.extern(of)
         else:
             self.pointwise(of)
 
     def sum_into_zeros(self, of: Lowered, tables: int, indices: Sequence[str]) -> None:
-        """Add the gradients to so many tables of zeros, at places that indices tell.
+        """Add the gradients to `tables` tables of zeros, at the places that indices name.
 
-        One table of float32, or for an index, is the gradient; others are in float32, and added up or converted in the end.
+        One table, if in float32 or for `index`, is the gradient itself. Others are in float32, and summed or converted then.
         """
         rows, is_index = self.forward.elements(of.call.node.outputs[0]), of.call.node.operator.name == "index"
         for place, tensor in of.fresh.items():
@@ -372,8 +372,8 @@ class BackwardLowering(GradientLowering):
             each = dtype.bits // 8 if is_own else FLOAT_BYTES
             count, size = self.forward.elements(name), prod(self.forward.typed(name).shape) * each
             zeros = [self.new(name, size) for _ in range(tables)]
-            summed = tensor if is_own else self.new(name, 0)  # the same memory
-            # Zeros that the forward has too are one operator for both, which the partitioner saves.
+            summed = tensor if is_own else self.new(name, 0)  # it shares the tables' memory
+            # If the forward has the same zeros, one operator makes both, and the partitioner saves them.
             same = self.forward.known.get((0, self.forward.typed(name).shape, dtype if is_own else FLOAT32))
             for table in zeros:
                 zero = same.made if same else ()

@@ -1,7 +1,7 @@
-"""In which steps inductor reduces, and which operators are one kernel.
+"""The steps in which inductor reduces, and the operators that it fuses into one kernel.
 
 Reductions to few results run in several steps (`Reduction.num_splits` and `reduction_split_factor` of inductor). Stored
-pointwise operators and reductions over the same elements are one kernel if no other kernel lies between them.
+pointwise operators and reductions over the same elements are one kernel, unless another kernel must run between them.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from graphflops.base.record import Record
 from graphflops.devices import Platform
 from graphflops.inductor.lowering import JointGraph, Op, users_of
 
-_MOST_MEMBERS = 64  # operators of a kernel, about (its max_fusion_size)
-_FARTHEST = 64  # operators between two that are only joined because they read the same
-_WORTH = 32  # bytes of memory that are worth a byte that is read or written
+_MOST_MEMBERS = 64  # operators of one kernel, about (its max_fusion_size)
+_FARTHEST = 64  # operators between two that are only fused because they read the same tensor
+_WORTH = 32  # bytes of memory that are worth as much as reading or writing one byte
 
 
 class Kernel(Record, frozen=True, dict=True):
-    """Operators that run together."""
+    """Operators that run in one kernel."""
 
     members: tuple[Op, ...]  # each with the stored tensors that it reads
     outputs: tuple[str, ...]  # tensors that other kernels read, or that outlive the graph
-    inside: tuple[str, ...]  # others: they take no memory, but inductor counts them in its estimate
-    reads: tuple[str, ...]  # tensors from outside
+    inside: tuple[str, ...]  # other tensors: they take no memory, but inductor's estimate counts them
+    reads: tuple[str, ...]  # tensors of other kernels
 
     @property
     def last(self) -> Op:
-        """Its last operator, whose call it is said to be of."""
+        """The last operator; the kernel is reported under its call."""
         return self.members[-1]
 
     @property
     def is_written(self) -> bool:
-        """Whether inductor writes its code; others are of libraries."""
+        """Whether inductor generates the kernel; otherwise a library has it."""
         return self.members[0].kind != "extern"
 
     @cached_property
     def over(self) -> Mapping[str, tuple[str, ...]]:
-        """By result, the tensors that the operator that makes it reads where it writes: it may be written over them."""
+        """By result, the tensors that its operator reads at the places that it writes: it may be written over them."""
         if not self.is_written and not self.last.is_over:
             return {}
         single = [op for op in self.members if len(op.outputs) == 1]
@@ -53,9 +53,9 @@ class Kernel(Record, frozen=True, dict=True):
 
 
 def fused(stored: Sequence[Op], outputs: Container[str], size: Callable[[str], int]) -> list[Kernel]:
-    """The kernels of stored operators, in the order of their first ones.
+    """The kernels of stored operators, in the order of their first operators.
 
-    outputs: tensors that outlive the graph. size: bytes of a tensor, also of what is given to the graph.
+    outputs: tensors that outlive the graph. size: bytes of a tensor, including tensors that the graph is given.
     """
     groups = _Groups(users_of(stored), outputs, size)
     for op in stored:
@@ -65,9 +65,9 @@ def fused(stored: Sequence[Op], outputs: Container[str], size: Callable[[str], i
 
 
 def run_together(one: Op, other: Op) -> bool:
-    """Whether one kernel can run both: over the same elements, or over what a reduction reads or leaves.
+    """Whether one kernel can run both: over the same elements, or over those that a reduction reads or returns.
 
-    What a reduction reads is visited in its order where the elements that it adds up lie side by side, row after row.
+    A kernel loops over a reduction's elements row by row if those that are summed are contiguous.
     """
     if not one.is_fusible or not other.is_fusible:
         return False
@@ -78,11 +78,11 @@ def run_together(one: Op, other: Op) -> bool:
 
 
 class _Group(Struct, eq=False):
-    """Operators of one kernel. One that reads another has a greater depth: joining at equal depth makes no circle."""
+    """Operators of one kernel. A group that reads another has a greater depth: joining at equal depth makes no cycle."""
 
     members: list[Op]
     depth: int
-    loop: Op  # what says over what the kernel loops: a reduction, if it has one
+    loop: Op  # the operator that decides what the kernel loops over: a reduction, if there is one
     first: int  # the number of its first operator
 
 
@@ -93,14 +93,14 @@ class _Groups:
         self, users: Mapping[str, Sequence[Op]], outputs: Container[str], size: Callable[[str], int]
     ) -> None:
         self.users, self.outputs, self.size = users, outputs, size
-        # By number of the operator that each began with; one that has joined another is empty.
+        # By number of the operator that each group began with; a group that has joined another is empty.
         self.all: list[_Group] = []
-        self.of: dict[str, _Group] = {}  # by tensor, the one that makes it
+        self.of: dict[str, _Group] = {}  # by tensor, the group that makes it
         self.readers: dict[tuple[str, str], list[Op]] = {}  # by tensor and part
-        self.added: set[str] = set()  # tensors that are added to, or written in parts
+        self.added: set[str] = set()  # tensors that are added to in place, or written in parts
 
     def add(self, op: Op) -> None:
-        """Put an operator into the group of what it reads, if it can run in that kernel."""
+        """Put an operator into the groups that make what it reads, if one kernel can run them."""
         makers = dict.fromkeys(self.of[name] for name in op.reads if name in self.of)
         deepest, number = max((group.depth for group in makers), default=0), len(self.all)
         near = [group for group in makers if group.depth == deepest]
@@ -111,11 +111,11 @@ class _Groups:
         for other in near:
             self.join(other, self.of[op.outputs[0]])
         self.added.update(op.outputs if op.role in ("adding", "base") or op.part_bytes != 0 else ())
-        # Others of its depth that read the same tensors, or the same parts of them, are joined with it.
+        # Operators of the same depth that read the same tensors, or parts of them, are joined with it.
         for key in ((name, part) for name in op.reads for part in op.parts.get(name, ("",))):
             readers = self.readers.setdefault(key, [])
             for reader in dict.fromkeys(self.of[other.outputs[0]] for other in readers[-_FARTHEST:]):
-                own = self.of[op.outputs[0]]  # which an earlier reader may have become just now
+                own = self.of[op.outputs[0]]  # joining an earlier reader may have changed it
                 is_near = number - reader.first <= _FARTHEST and reader.depth == own.depth
                 is_open = reader is not own and is_near and run_together(reader.loop, own.loop)
                 if is_open and self.fit([reader], op, own.members):
@@ -123,7 +123,7 @@ class _Groups:
             readers.append(op)
 
     def join(self, group: _Group, other: _Group) -> None:
-        """Put the members of one group into another that can run in the same kernel."""
+        """Move the members of `other` into `group`."""
         group.members += other.members
         self.of.update((name, group) for op in other.members for name in op.outputs)
         if other.loop.kept:
@@ -131,7 +131,7 @@ class _Groups:
         group.first, other.members = min(group.first, other.first), []
 
     def join_to_only_reader(self) -> None:
-        """Join groups that only one other group reads with that group; no kernel lies between them."""
+        """Join each group that only one other group reads with that group: no kernel runs between them."""
         for group in reversed(self.all):
             names = [name for op in group.members for name in op.outputs]
             users = (user for name in names for user in self.users.get(name, ()))
@@ -144,7 +144,7 @@ class _Groups:
                     self.join(group, other)
 
     def fit(self, groups: Sequence[_Group], op: Op, members: Sequence[Op] = ()) -> bool:
-        """Whether an operator can run in one kernel with all of these groups. members: of a kernel that it is in already."""
+        """Whether one kernel can run an operator and all of these groups. members: those of the operator's own group."""
         if any(len(group.members) >= _MOST_MEMBERS for group in groups):
             return False
         loops = [group.loop for group in groups]
@@ -158,9 +158,9 @@ class _Groups:
         return True
 
     def raises_peak(self, members: Sequence[Op], others: Sequence[Op]) -> bool:
-        """Whether two kernels stay apart so that the later one takes the memory of what the earlier one reads last.
+        """Whether two kernels stay apart so that the later can reuse memory of what the earlier reads last.
 
-        So where it saves 32 times as many bytes as they both read or write (`can_fusion_increase_peak_memory`).
+        They do if that memory is 32 times what both of them read or write (`can_fusion_increase_peak_memory`).
         """
         single: list[set[int]] = []
         touched: list[set[tuple[str, str]]] = []  # tensors, and the parts that are read of them
@@ -174,7 +174,7 @@ class _Groups:
         return sum(single[0] & single[1]) > _WORTH * saved
 
     def kernel(self, group: _Group) -> Kernel:
-        """A group with what it reads from others and what others read of it."""
+        """A group, with what it reads from other groups and what they read of it."""
         made = {name: None for op in group.members for name in op.outputs}
         reads = {name: None for op in group.members for name in op.reads if name not in made}
         is_extern = group.members[0].kind == "extern"
@@ -188,18 +188,18 @@ class _Groups:
         return Kernel(tuple(group.members), left, inside, tuple(reads))
 
 
-_LEAST_EACH, _MOST_EACH = 32, 512  # elements of a thread
+_LEAST_EACH, _MOST_EACH = 32, 512  # elements per thread
 _BLOCK = 256  # threads
 _OUTER_ROWS, _OUTER_COLUMNS = 4, 128  # of a block that reduces along an outer axis
-_EVEN, _EVEN_INNER, _EVEN_LONG = 20, 30, 50  # how far from the wanted elements of a thread a divisor may be
+_EVEN, _EVEN_INNER, _EVEN_LONG = 20, 30, 50  # how far a divisor may be from the wanted elements per thread
 
 
 def split_lengths(
     results: int, length: int, platform: Platform, *, is_inner: bool, of_moments: bool
 ) -> list[tuple[int, int]]:
-    """The steps of a reduction: how many results each has, and of how many elements each is made.
+    """The steps of a reduction: for each, the number of results, and the number of elements that each is made of.
 
-    of_moments: of means and variances what one step leaves is split again; of others there are two steps at most.
+    of_moments: for means and variances, the result of a step is split again; other reductions have at most two steps.
     """
     steps: list[tuple[int, int]] = []
     while True:
@@ -224,7 +224,7 @@ def _part_count(results: int, length: int, platform: Platform, *, is_inner: bool
 
 
 def _each(results: int, length: int, threads: int, platform: Platform, *, is_inner: bool) -> int:
-    """Elements that a thread reduces: so many that the device is full, preferably a divisor of the length."""
+    """Elements per thread: enough threads to fill the device, preferably a divisor of the length."""
     if results * length <= _LEAST_EACH * platform.threads:
         return _LEAST_EACH
     is_long = results * length >= _MOST_EACH * platform.threads
@@ -237,7 +237,7 @@ def _each(results: int, length: int, threads: int, platform: Platform, *, is_inn
 
 
 def in_steps(op: Op, joint: JointGraph) -> list[Op]:
-    """The operators that a reduction is split into; another operator as it is. What a step leaves gets a size."""
+    """The steps of a reduction as operators, with sizes for what each leaves; any other operator unchanged."""
     if not op.kept or op.role == "scan":
         return [op]
     length = op.elements // op.kept

@@ -1,6 +1,6 @@
-"""Lowers what libraries compute, and its gradients: matrix products, convolutions, collectives, with copies before them.
+"""Lowers library calls and their gradients: matrix products, convolutions and collectives, with copies before them.
 
-Images run with their channels last where that pays (`decide_layout_opt`), products with padded sizes (`pad_mm`).
+If it pays, images are channels last (`decide_layout_opt`) and products have padded sizes (`pad_mm`).
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _PADDING = "#3"  # of windows, an argument by place
 
 
 def product(low: Lowering, of: Lowered) -> None:
-    """A matrix product, after copies of operands whose axes cannot be merged, or that are padded."""
+    """A matrix product, after copies of operands whose axes do not merge, or whose sizes are padded."""
     call, out = of.call, of.made[0]
     copies = operand_copies(call, low.execution.layouts)
     reads = [*of.operands]
     for place, name in enumerate(of.names):
         if name in copies:
             size, bits = copies[name].nbytes, low.typed(name).dtype.bits
-            rows = f"{name} in rows" if low.training else ""  # the partitioner finds what is copied twice
+            rows = f"{name} in rows" if low.training else ""  # the partitioner finds equal copies
             reads[place] = low.copied(of, reads[place], size, f"operand {place}", bits, value=name, name=rows)
     of.beside = {f"operand {place}": tensor for place, tensor in enumerate(reads)}
     views, made, size = _reshaped(low, of, reads), out, low.nbytes(out)
     has_bias = call.node.operator.name == "linear" and isinstance(call.node.arguments().get("bias"), Ref)
-    if has_bias and copies:  # added in the kernels that read the result
+    if has_bias and copies:  # the kernels that read the result add it
         made = low.joint.without_bias(out)
         *reads, bias = reads
     is_matrix = not has_bias and low.typed(out).rank == 2
@@ -55,7 +55,7 @@ def product(low: Lowering, of: Lowered) -> None:
 
 
 def product_gradient(back: GradientLowering, of: Lowered) -> None:
-    """A product for each factor; what was added to the product gets the sum of its gradient."""
+    """A product for each factor; a bias or addend gets the sum of the result's gradient."""
     call, low = of.call, back.forward
     assert call.gradient is not None
     operands = [of.beside.get(f"operand {place}", tensor) for place, tensor in enumerate(of.operands)]
@@ -70,7 +70,7 @@ def product_gradient(back: GradientLowering, of: Lowered) -> None:
             continue
         others = [operands[other] for other in sorted(call.gradient.operands) if other != place]
         reads = [*of.incoming, *others]
-        if padded is not None:  # rows of the gradient begin at lines of memory
+        if padded is not None:  # rows of the gradient start at cache lines
             row = -(-padded * HALF // 8 // _LINE_BYTES) * _LINE_BYTES
             reads[0] = _padded_copy(back, of, reads[0], _rows(call, low.values) * row)
             if place == 0:
@@ -84,7 +84,7 @@ def product_gradient(back: GradientLowering, of: Lowered) -> None:
 
 
 def _padded_copy(back: GradientLowering, of: Lowered, tensor: str, size: Dim) -> str:
-    """Append a copy with rows or columns up to a multiple of 8."""
+    """Append a copy with rows or columns padded to a multiple of 8."""
     copy = back.new(of.call.node.name, size)
     back.add(of, "pointwise", (copy,), (tensor,), back.joint.number(size))
     return copy
@@ -93,7 +93,7 @@ def _padded_copy(back: GradientLowering, of: Lowered, tensor: str, size: Dim) ->
 def _padded(
     low: Lowering, of: Lowered, reads: Sequence[str], inner: Dim, columns: Dim
 ) -> tuple[list[str], Dim]:
-    """Copies of the operands with their sizes up to multiples of 8, and the bytes of the result."""
+    """Copies of the operands with sizes padded to multiples of 8, and the bytes of the result."""
     out = low.typed(of.call.node.outputs[0] or "")
     bits = out.dtype.bits
     rows, inner, columns = (
@@ -109,14 +109,14 @@ def _padded(
 
 
 def _reshaped(low: Lowering, of: Lowered, reads: Sequence[str]) -> dict[str, str]:
-    """By tensor whose axes a product merges, the value that it is: a linear layer wants two, other products three."""
+    """By tensor whose axes a product merges, the value: a linear layer takes two axes, other products three."""
     most = 2 if of.call.node.operator.name == "linear" else 3
     pairs = zip(reads, of.names, strict=True)
     return {tensor: name for tensor, name in pairs if low.typed(name).rank > most}
 
 
 def patches(low: Lowering, of: Lowered) -> None:
-    """Windows of an image: the image with its padding, which is not computed again, and its elements by their places."""
+    """Patches of an image: the padded image, which is not recomputed, and its elements by their places."""
     x, given = low.typed(of.names[0]), of.call.node.arguments().get(_PADDING)
     rows, columns = [
         each if isinstance(each, int) else 0 for each in (given if isinstance(given, tuple) else (0, 0))
@@ -131,7 +131,7 @@ def patches(low: Lowering, of: Lowered) -> None:
 
 
 def convolution(low: Lowering, of: Lowered) -> None:
-    """A convolution; its weight, and an image, are copied with their channels last. The bias is added after."""
+    """A convolution; its weight and image are copied to channels last if they have to be. The bias is added afterwards."""
     call, out = of.call, of.made[0]
     if convolution_of(call, low.values) is None:
         low.extern(of)
@@ -142,7 +142,7 @@ def convolution(low: Lowering, of: Lowered) -> None:
     if is_last:
         workspace = _workspace(low, call, "forward")
         for place, (name, use) in enumerate(zip(of.names, ("input", "weight"), strict=False)):
-            # Whether it has to be copied to have its channels last.
+            # Whether the tensor has to be copied to be channels last.
             shape, is_given = low.typed(name).shape, low.root.get(name, name) not in low.root
             lies_so = not is_given or low.execution.layouts.has_channels_last(name)
             if not lies_so and shape[1] != 1 and any(size != 1 for size in shape[2:]):
@@ -151,10 +151,10 @@ def convolution(low: Lowering, of: Lowered) -> None:
     else:
         workspace = kernels.forward_bytes(call, low.execution.layouts)
     x = low.typed(of.names[0])
-    if x.rank == 3 and low.execution.layouts.has_channels_last(of.names[0]):  # a sequence wants them first
+    if x.rank == 3 and low.execution.layouts.has_channels_last(of.names[0]):  # sequences need channels first
         size = low.nbytes(of.names[0])
         reads[0] = low.copied(of, of.operands[0], size, "input", x.dtype.bits)
-        workspace = dim_max(0, workspace - size)  # eagerly the call itself makes this copy
+        workspace = dim_max(0, workspace - size)  # in eager execution the call makes this copy
     made = low.joint.without_bias(out) if bias else out
     low.add(of, "extern", {made: low.nbytes(out)}, reads, workspace=workspace, allocates=True)
     if bias:
@@ -164,7 +164,7 @@ def convolution(low: Lowering, of: Lowered) -> None:
 
 
 def convolution_gradient(back: GradientLowering, of: Lowered) -> None:
-    """One call for the gradients of image and weight; the bias gets a sum."""
+    """One call for the gradients of image and weight; a bias gets a sum."""
     call, low = of.call, back.forward
     operands = [of.beside.get(f"operand {place}", tensor) for place, tensor in enumerate(of.operands[:2])]
     workspace = back.workspace(of)
@@ -174,7 +174,7 @@ def convolution_gradient(back: GradientLowering, of: Lowered) -> None:
         workspace = dim_max(workspace, *(_workspace(low, call, phase) for phase in phases))
     else:
         is_last = low.joint.channels_last and is_of_images(call, low.values)
-        copied = low.nbytes(call.node.outputs[0] or "") if is_last else 0  # the result's gradient, in order
+        copied = low.nbytes(call.node.outputs[0] or "") if is_last else 0  # the result's gradient, row-major
         workspace = dim_max(workspace, copied + kernels.backward_bytes(call, low.execution.layouts))
     own = [tensor for place, tensor in of.fresh.items() if place < 2]
     if own:
@@ -188,18 +188,18 @@ def convolution_gradient(back: GradientLowering, of: Lowered) -> None:
 
 
 def _workspace(low: Lowering, call: PricedCall, phase: str) -> Dim:
-    """Bytes beside the tensors of a convolution that runs with its channels last."""
+    """Bytes beside the tensors of a convolution that runs channels last."""
     conv, layout = convolution_of(call, low.values), Layout(operand=True, weight=True)
     return 0 if conv is None else cudnn.workspace(conv, phase, layout, low.execution.layouts.platform)
 
 
 def exchange(low: Lowering, of: Lowered) -> None:
-    """A collective. One that works in place does so on its operand, or on a copy where something else reads that."""
+    """A collective. One that works in place uses its operand, or a copy if something else reads the operand."""
     is_over = of.call.node.operator.name in _IN_PLACE and len(of.made) == 1
     name, operands = of.names[0], of.operands
     owner = low.root.get(name, name)
     readers = [call for x, calls in low.readers.items() if low.root.get(x, x) == owner for call in calls]
-    # By another call than those whose results are views of it.
+    # Another call reads it, and not only to make a view.
     is_read = any(
         call is not of.call and all(low.root.get(x or "") == x for x in call.node.outputs) for call in readers
     )
@@ -209,18 +209,18 @@ def exchange(low: Lowering, of: Lowered) -> None:
     low.add(of, "extern", of.made, operands, allocates=not is_over, is_over=is_over, role="exchange")
 
 
-# Time with channels last relative to without, by class of convolution, and calls of a program with few convolutions:
-# the constants of torch/_inductor/graph.py.
+# Time with channels last relative to without, by class of convolution; calls per convolution up to which it is considered:
+# constants of torch/_inductor/graph.py.
 _GROUPED, _DEFAULT, _NARROWING, _SMALL = 1.358, 0.823, 0.725, 0.783
 _MOST_OPS = 300
-# Operators that a call becomes, about: one for kinds that are not listed.
+# Number of operators that a call becomes, about; 1 for other kinds.
 _OPS = {"product": 4, "normalisation": 11, "softmax": 5, "attention": 3}
 _OPS_OF_GATE = 6
 _SMALL_CHANNELS = 64
 
 
 def prefers_channels_last(calls: Sequence[PricedCall], values: Values, given: int, *, training: bool) -> bool:
-    """Whether the convolutions of a program run with channels last. given: inputs of it, weights too."""
+    """Whether a program's convolutions run channels last. given: the number of its inputs, with weights."""
     found = [(call, conv) for call in calls if (conv := convolution_of(call, values)) is not None]
     sizes = [size for _, conv in found for size in (*conv.x.shape, *conv.weight.shape)]
     nodes = given + sum(map(_nodes, calls))
@@ -236,7 +236,7 @@ def prefers_channels_last(calls: Sequence[PricedCall], values: Values, given: in
 
 
 def _nodes(call: PricedCall) -> int:
-    """Nodes of a call in the graph that torch.compile sees, about: none of assertions, and of dropouts in evaluation."""
+    """About how many nodes torch.compile's graph has for a call: none for assertions and for dropout in evaluation."""
     node, operator = call.node, call.node.operator
     if not node.outputs or (operator.kind == "dropout" and node.arguments().get("training") is False):
         return 0
@@ -244,29 +244,29 @@ def _nodes(call: PricedCall) -> int:
 
 
 def is_of_images(call: PricedCall, values: Values) -> bool:
-    """Whether a convolution has two spatial axes: those of sequences and volumes are never turned."""
+    """Whether a convolution has two spatial axes; others are never channels last."""
     found = convolution_of(call, values)
     return found is not None and found.x.rank == IMAGE_RANK
 
 
 def is_turned(call: PricedCall, values: Values, *, is_copied: bool) -> bool:
-    """Whether a convolution runs with channels last where its program does.
+    """Whether a convolution runs channels last in a program that does.
 
-    is_copied: whether its weight is a copy with channels last, as in the forward of a training step. A single channel lies
-    alike either way; then the weight decides, and else the channels of the result come first.
+    is_copied: whether its weight is a channels-last copy, as in the forward of a training step. One channel has the same
+    layout either way. Then the weight decides, and without such a copy the result's channels come first.
     """
     found = convolution_of(call, values)
     return found is not None and found.x.rank == IMAGE_RANK and (is_copied or found.x.shape[1] != 1)
 
 
 def convolution_of(call: PricedCall, values: Values) -> Convolution | None:
-    """A convolution that PyTorch runs; None for other calls, and for one of gradients."""
+    """The convolution that a call runs; None for other calls, and for those that compute gradients."""
     is_known = call.node.operator.kind == "convolution" and not call.estimate.unknown
     return Convolution.of(call, values) if is_known and "grad" not in call.node.arguments() else None
 
 
 def _time_channels_last(conv: Convolution) -> float:
-    """The time of a convolution of its class."""
+    """The relative time of a convolution of this class."""
     if conv.groups > 1 and conv.weight.shape[1] != 1:
         return _GROUPED
     if max(map(known, conv.weight.shape[:2])) <= _SMALL_CHANNELS:
@@ -275,22 +275,22 @@ def _time_channels_last(conv: Convolution) -> float:
 
 
 def _is_narrowing(conv: Convolution) -> bool:
-    """Whether a convolution of several positions has at most half as many results as channels."""
+    """Whether a convolution of more than one position has at most half as many results as channels."""
     results, channels = map(known, conv.weight.shape[:2])
     return 2 * results <= channels and conv.kernel[0] != 1
 
 
-# Multiply-adds of an element read or written: half of what an H200 does while it loads one.
+# Multiply-adds per element that is read or written: half of what an H200 computes while it loads an element.
 _COMPUTE_BOUND = 95
 _BY_MATRIX = frozenset({"linear", "matmul", "mm"})
 _LINE_BYTES, _LONG = 128, 1024  # inductor's padding_alignment_bytes, and padding_stride_threshold in elements
 
 
 def padded_columns(call: PricedCall, values: Values, *, adds_bias: bool = False) -> int | None:
-    """Columns of rows times a matrix after padding; None where they are a multiple of 8 or no tensor core is used.
+    """Padded columns of rows times a matrix; None if they are a multiple of 8 or tensor cores are not used.
 
-    Inductor measures whether a copy is worth it where arithmetic takes the time: for a vocabulary of 50,257 words it is. A
-    product that adds a bias is padded always.
+    If arithmetic takes longest, inductor measures whether the copy pays off: for a vocabulary of 50,257 words it does. A
+    product that adds a bias is always padded.
     """
     names = call.tensors(values)
     weight = values.get(names[1]) if call.node.operator.name in _BY_MATRIX else None
@@ -308,16 +308,16 @@ def padded_columns(call: PricedCall, values: Values, *, adds_bias: bool = False)
 
 
 def _rows(call: PricedCall, values: Values) -> Dim:
-    """Rows of the result of a product."""
+    """Rows of a product's result."""
     out = values[call.node.outputs[0] or ""]
     assert isinstance(out, TensorType)
     return prod(out.shape[:-1])
 
 
 def aligned_bytes(shape: Sequence[Dim], bits: int) -> int | None:
-    """Bytes of a stored result whose matrices are longer than a kilobyte of elements: each begins at a line of memory.
+    """Bytes of a stored result whose longer strides (over 1024 elements) are padded to cache lines.
 
-    None where that is already so, or where a size is open. Source: `_pad_strides` in torch/_inductor/ir.py.
+    None if they are aligned already, or a size is open. Source: `_pad_strides` in torch/_inductor/ir.py.
     """
     sizes = [size for size in shape if isinstance(size, int)]
     if len(sizes) < len(shape) or 0 in sizes:

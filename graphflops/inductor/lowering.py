@@ -1,7 +1,7 @@
-"""The joint graph of a program's forward and backward, as AOTAutograd hands it to the partitioner, and what appends to it.
+"""The joint graph of a program's forward and backward, as AOTAutograd hands it to the partitioner, and what builds it.
 
-Operators are finer than the calls of an export: a normalisation is a reduction and a pointwise operator, attention that no
-fused kernel accepts is two products with a softmax between them. Views are none: a tensor is named for the memory it is in.
+Operators are finer than the calls of an export: a normalisation is a reduction and a pointwise operator; attention that no
+fused kernel accepts is two products with a softmax between them. Views are no operators: tensors are named by their memory.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ OpKind = Literal["pointwise", "reduction", "extern"]
 # What an operator does that others of its kind do not.
 Role = Literal[
     "",
-    "random",  # its numbers are random
+    "random",  # it draws random numbers
     "placing",  # it reads elements at places that it computes
-    "join",  # it puts tensors side by side into one
-    "joined",  # no kernel is left of such a one: others wrote the parts that it reads
+    "join",  # it concatenates tensors
+    "joined",  # a join without a kernel of its own: the kernels that make its parts write them into place
     "base",  # its result is stored, and something is then added to it in place
-    "adding",  # to what it reads, at places that indices tell: nothing that reads it is part of its kernel
-    "moments",  # a reduction that computes means and variances
-    "parts",  # a reduction of what an earlier step of it leaves
-    "scan",  # it leaves all elements of its rows, which one kernel goes along
-    "sum",  # of what it reads
-    "product",  # of matrices, which adds nothing yet
-    "product and sum",  # it adds the last tensor that it reads
-    "product and bias",  # the same: kernels that read the result may add it instead
-    "exchange",  # a collective: nothing is written over its result
+    "adding",  # it adds to what it reads, at places that indices name; no reader of its result fuses with it
+    "moments",  # a reduction to means and variances
+    "parts",  # a reduction of what its earlier step leaves
+    "scan",  # one kernel loops over its rows, and keeps all elements
+    "sum",  # a sum of what it reads
+    "product",  # a product of matrices that adds nothing yet
+    "product and sum",  # a product that adds the last tensor that it reads
+    "product and bias",  # the same for a bias, which kernels that read the result may add instead
+    "exchange",  # a collective: no result is written over its own
 ]
 Names = Iterable[str]  # of tensors
 Made = Sequence[str] | Mapping[str, Dim]
 _UNROLLED = 8  # elements (inductor's unroll_reductions_threshold)
-_SOME_SIZE = 97  # of a size without a value, where tensors are compared
+_SOME_SIZE = 97  # for a size without a value, when tensors are compared
 
 
 class Op(Record, frozen=True):
@@ -51,62 +51,62 @@ class Op(Record, frozen=True):
     kind: OpKind
     outputs: tuple[str, ...]  # names of tensors
     reads: tuple[str, ...]
-    elements: int  # how many a kernel of it iterates over
-    row: int  # of the call that it belongs to
+    elements: int  # elements that its kernel loops over
+    row: int  # the row of its call
     node: str
-    kept: int = 0  # of a reduction, the elements of its result
+    kept: int = 0  # for a reduction, the elements of its result
     workspace: Dim = 0  # bytes during the operator alone
-    is_gradient: bool = False  # it depends on the gradients of the results
-    # The partitioner may compute it again; what it may not is a kernel of its own there, unless its numbers are random.
+    is_gradient: bool = False  # whether it depends on gradients of the results
+    # Whether the partitioner may recompute it. If not, it is a kernel of its own there, unless it draws random numbers.
     recomputable: bool = True
-    must_recompute: bool = False  # a checkpoint asks to compute it again
+    must_recompute: bool = False  # whether a checkpoint recomputes it
     role: Role = ""
-    is_alone: bool = False  # a kernel that fuses with nothing
-    allocates: bool = False  # a library allocates the results, so that they take no memory that is free
-    is_over: bool = False  # a library writes its result over what it reads
-    is_padded: bool = False  # a product runs with its sizes rounded up to what tensor cores load
-    reads_twice: bool = False  # its formula has what it reads more than once
-    window: int = 1  # from how many elements of what it reads each element is computed
-    part_bytes: Dim = 0  # how much of its result it writes, where others write the rest
-    moved: frozenset[str] = frozenset()  # tensors that it reads at other places than it writes to
-    is_across: bool = False  # it writes side by side what it reads rows apart, so that it visits tiles
-    parts: Mapping[str, Mapping[str, Dim]] = {}  # by tensor of which it reads parts only, bytes by part
-    views: Mapping[str, str] = {}  # by tensor that it reads in another shape or in part: by way of which view
-    is_inner: bool = True  # what a reduction adds up is along the last axis
-    in_order: bool = True  # a loop over what a reduction reads visits one row after the other
-    instructions: int = 2  # for each element, as inductor counts them
-    numbers: tuple[float, ...] = ()  # constants in them, which a kernel has once
-    computes: tuple[Op, ...] = ()  # what makes what it reads of its own kernel, where that is not stored
+    is_alone: bool = False  # whether it fuses with nothing
+    allocates: bool = False  # whether a library allocates the results, so that they reuse no memory
+    is_over: bool = False  # whether a library writes its result over what it reads
+    is_padded: bool = False  # whether a product's sizes are rounded up to what tensor cores load
+    reads_twice: bool = False  # whether its formula contains an operand more than once
+    window: int = 1  # elements that each of its elements is computed from
+    part_bytes: Dim = 0  # bytes of its result that it writes, if others write the rest
+    moved: frozenset[str] = frozenset()  # tensors that it reads at other places than it writes
+    is_across: bool = False  # whether it transposes, and so loops over tiles
+    parts: Mapping[str, Mapping[str, Dim]] = {}  # by tensor that it reads only in parts, bytes by part
+    views: Mapping[str, str] = {}  # by tensor that it reads in another shape or in part: the view
+    is_inner: bool = True  # whether a reduction is along the last axis
+    in_order: bool = True  # whether a loop over a reduction's elements goes row by row
+    instructions: int = 2  # per element, as inductor counts them
+    numbers: tuple[float, ...] = ()  # constants among its instructions; a kernel has each only once
+    computes: tuple[Op, ...] = ()  # operators that its kernel computes for it without storing their results
 
     @property
     def is_fusible(self) -> bool:
-        """Whether other operators can be part of its kernel."""
+        """Whether it may share a kernel with other operators."""
         return self.kind != "extern" and not self.is_alone
 
 
 class JointGraph(Struct):
-    """Operators in program order: those of the forward first."""
+    """Operators in program order, those of the forward first."""
 
     values: Mapping[str, int]  # sizes by symbol
-    platform: Platform  # of the device, by which inductor cuts reductions
+    platform: Platform  # of the device; it decides how inductor splits reductions
     ops: list[Op] = []
-    sizes: dict[str, Dim] = {}  # bytes by tensor; 0 for weights, not the program's own
-    inputs: dict[str, Dim] = {}  # bytes of what the program is given, weights included
-    # Name and kind of a tensor in a timeline, where they differ from its name and a value.
+    sizes: dict[str, Dim] = {}  # bytes by tensor; 0 for weights, which are not the program's own
+    inputs: dict[str, Dim] = {}  # bytes of the inputs, with weights
+    # The name and kind of a tensor in a timeline, unless they are its own name and "value".
     labels: dict[str, tuple[str, HeldKind]] = {}
-    results: dict[str, None] = {}  # what the forward returns
+    results: dict[str, None] = {}  # tensors that the forward returns
     gradients: dict[str, None] = {}  # tensors that the backward returns
-    tangents: dict[str, None] = {}  # gradients of the results, which come from outside
-    # By part of a tensor that is written by itself, or by what a tensor is before something is added to it, the tensor.
+    tangents: dict[str, None] = {}  # gradients of the results, which the backward is given
+    # By part of a tensor that is written separately, or by tensor that is then added to in place: the whole tensor.
     lies_in: dict[str, str] = {}
-    channels_last: bool = False  # its images lie so
-    items: set[str] = set()  # views that are, or are of, one of several that a call returns
+    channels_last: bool = False  # whether its images are
+    items: set[str] = set()  # views of a call that returns several, and views of those
     numbers: dict[Dim, int] = {}
-    # By number that calls fill in, with its type, the places of what does: one operator makes it for all of them.
+    # By number and type that calls fill in: the places of their operators, which inductor merges into one.
     constants: dict[str, list[int]] = {}
 
     def number(self, size: Dim) -> int:
-        """A size as a number: open sizes are taken at their example, or at some size."""
+        """A size as a number: an open size has its example, or else a fixed value."""
         if isinstance(size, int):
             return size
         if size not in self.numbers:
@@ -115,17 +115,17 @@ class JointGraph(Struct):
         return self.numbers[size]
 
     def bytes(self, name: str) -> int:
-        """Bytes of a tensor as a number; 0 for what is not the program's own."""
+        """Bytes of a tensor as a number; 0 if it is not the program's own."""
         return self.number(self.sizes.get(name, 0))
 
     def without_bias(self, out: str) -> str:
-        """A tensor for the result of a library, to which a bias is added then."""
+        """A new tensor for a library's result, to which a bias is added afterwards."""
         inner = f"{out} without bias"
         self.labels[inner] = (out, "value")
         return inner
 
     def add(self, op: Op) -> None:
-        """Append an operator; a sum of a few elements is computed without a loop."""
+        """Append an operator; a reduction of a few elements is unrolled into a pointwise one."""
         if op.kept and op.elements < _UNROLLED * op.kept:
             op = replace(op, kind="pointwise", elements=op.kept, kept=0)
         self.ops.append(op)
@@ -138,7 +138,7 @@ def users_of(ops: Iterable[Op]) -> dict[str, list[Op]]:
 
 
 def places_of(ops: Iterable[Op]) -> tuple[dict[str, int], dict[str, list[int]]]:
-    """By tensor, the place of the operator that makes it, and by tensor those of the ones that read it, in order."""
+    """By tensor, the place of the operator that makes it; and by tensor, the places of the operators that read it."""
     makers: dict[str, int] = {}
     users: dict[str, list[int]] = {}
     for place, op in enumerate(ops):
@@ -148,31 +148,31 @@ def places_of(ops: Iterable[Op]) -> tuple[dict[str, int], dict[str, list[int]]]:
     return makers, users
 
 
-# Kinds of calls that read their operands at other places than they write to.
+# Kinds of calls that read their operands at other places than they write.
 _COPYING = ("view", "identity")
 _MOVING = frozenset({"movement", "gather", "resampling", "pooling", *_COPYING})
-_WITH_NUMBERS = frozenset({"elementwise", "comparison", "logic"})  # kinds of calls whose constants it counts
+_WITH_NUMBERS = frozenset({"elementwise", "comparison", "logic"})  # kinds whose constants inductor counts
 _DIFFERING = frozenset({"random", "dropout", "attention", "collective"})  # kinds whose equal calls differ
 _EMPTY, _FILLED = ("empty", "empty_like", "new_empty"), {"zeros": 0, "ones": 1}
-# Instructions for an element that the pointwise operator of a call takes, about; others one.
+# About how many instructions per element the pointwise operator of a call has; 1 for other kinds.
 _INSTRUCTIONS = {"normalisation": 10, "softmax": 3, "dropout": 3, "loss": 6, "resampling": 12}
 _INSTRUCTIONS |= {"gather": 0, "identity": 0, "view": 0}
 _INSTRUCTIONS_OF_GATE = 6
 
 
 class Lowered(Struct):
-    """What a call becomes."""
+    """A call, and what it is lowered to."""
 
     call: PricedCall
     names: Sequence[str]  # of its operands
-    operands: Sequence[str]  # the tensors that these are
-    parts: Mapping[str, Mapping[str, Dim]]  # of operands of which it reads parts, bytes by part
+    operands: Sequence[str]  # their tensors
+    parts: Mapping[str, Mapping[str, Dim]]  # by operand that it reads only in parts, bytes by part
     made: Sequence[str] = ()  # results with memory of their own
-    results: Sequence[str] = ()  # the tensors that its results are
-    views: Mapping[str, str] = {}  # by operand that it reads as a view alone, this
-    beside: dict[str, str] = {}  # what its gradient reads beside operands and results, by use
+    results: Sequence[str] = ()  # the tensors of its results
+    views: Mapping[str, str] = {}  # by operand that it reads only as a view: the view
+    beside: dict[str, str] = {}  # by use, what its gradient reads beside operands and results
     incoming: Sequence[str] = ()  # gradients of its results
-    fresh: dict[int, str] = {}  # those of operands that it computes, by place
+    fresh: dict[int, str] = {}  # by place, the gradients of operands that it computes
 
     def op(self, kind: OpKind, outputs: Names, reads: Names, count: int, **more: Any) -> Op:
         """One operator of the call."""
@@ -184,20 +184,20 @@ class Lowered(Struct):
 
 
 def instructions(call: PricedCall) -> int:
-    """Instructions for each element of a call's result, as inductor counts them, without those for constants."""
+    """Instructions per element of a call's result, as inductor counts them, without constants."""
     operator = call.node.operator
     return _INSTRUCTIONS_OF_GATE if operator.has("gate") else _INSTRUCTIONS.get(operator.kind, 1)
 
 
 def filled_with(call: PricedCall) -> int | float | None:
-    """The number that a call fills a new tensor with; None of other calls."""
+    """The number that a call fills a new tensor with; None for other calls."""
     word = call.node.operator.name.removeprefix("new_").removesuffix("_like")
     value = call.node.arguments().get("value") if word == "full" else _FILLED.get(word)
     return value if isinstance(value, (int, float)) else None
 
 
 def _role(call: PricedCall) -> Role:
-    """What the pointwise operator does that makes the result of a call."""
+    """The role of the pointwise operator that makes a call's result."""
     operator = call.node.operator
     if operator.name in ("cat", "stack"):
         return "join"
@@ -209,7 +209,7 @@ def _role(call: PricedCall) -> Role:
 
 
 class Lowering:
-    """Appends the operators of a graph's forward to a joint graph. execution: the calls with their layouts."""
+    """Appends a graph's forward operators to a joint graph. execution: the calls with their layouts."""
 
     def __init__(self, execution: OnGpu, joint: JointGraph) -> None:
         self.joint, self.execution = joint, execution
@@ -217,14 +217,14 @@ class Lowering:
         self.root = execution.owners()
         self.recomputed = execution.recomputed if self.training else {}
         self.pointwise: set[str] = set()  # results of pointwise operators
-        # By owner of memory: the tensor that it is, or that an in-place call made of it.
+        # By owner of memory: its tensor, or the tensor that the last in-place call made of it.
         self.version: dict[str, str] = {}
-        self.view: dict[str, str] = {}  # by value that is a view, the first one that is the same
+        self.view: dict[str, str] = {}  # by value that is a view: the first equal view
         # By operator, attributes and operands: the first such call.
         self.known: dict[tuple[Any, ...], Lowered] = {}
         self.readers: dict[str, list[PricedCall]] = {}
         self.maker: dict[str | None, str] = {}  # by result, the call
-        # What convolutions read, also by way of other calls than reductions: its rows are never lined up in memory
+        # Values that convolutions read, also through other calls than reductions: their rows are never padded
         # (`mark_nodes_dislike_padding` of torch/_inductor/graph.py).
         self.dense: set[str] = set()
         for call in reversed(execution.calls):
@@ -237,13 +237,13 @@ class Lowering:
                 self.dense.update(call.uses)
 
     def tensor(self, name: str) -> str:
-        """The tensor that a value is, or is a view of."""
+        """The tensor that a value is or is a view of."""
         owner = self.root.get(name, name)
         return self.version.get(owner, owner)
 
     def key(self, of: Lowered) -> tuple[Any, ...]:
-        """What calls have in common that compute the same. Only the partitioner looks for them, so that without gradients
-        just views do; nor do calls that run again or draw random numbers.
+        """A key that is equal for calls that compute the same. Only the partitioner merges them, so without gradients only
+        views have equal keys. Calls that a checkpoint recomputes or that draw random numbers never do.
         """
         call, operator, value = of.call, of.call.node.operator, filled_with(of.call)
         is_own = operator.kind in _DIFFERING or operator.name in _EMPTY or call.node.name in self.recomputed
@@ -258,7 +258,7 @@ class Lowering:
         return self.joint.number(prod(value.shape)) if isinstance(value, TensorType) else 0
 
     def nbytes(self, name: str) -> Dim:
-        """Bytes of a value; a copy of a repeated tensor has all of its elements."""
+        """Bytes of a value; a copy of a broadcast tensor has all elements."""
         value = self.values.get(name)
         if not isinstance(value, TensorType):
             return 0
@@ -267,7 +267,7 @@ class Lowering:
     def add(
         self, of: Lowered, kind: OpKind, outputs: Made, reads: Names, elements: int | None = None, **more: Any
     ) -> None:
-        """Append one operator of a call. outputs: with their sizes, or values whose sizes are known."""
+        """Append one operator of a call. outputs: with sizes, or values whose sizes are known."""
         call, operator = of.call, of.call.node.operator
         self.joint.sizes.update(
             outputs if isinstance(outputs, dict) else {x: self.nbytes(x) for x in outputs}
@@ -291,13 +291,13 @@ class Lowering:
         self.joint.add(of.op(kind, outputs, reads, elements, **(own | more)))
 
     def save(self, of: Lowered, use: str, tensor: str) -> str:
-        """Note a tensor that the gradient of a call reads beside operands and results; its name."""
+        """Note that a call's gradient reads this tensor beside operands and results; return its name."""
         of.beside[use] = tensor
         self.joint.labels[tensor] = (of.call.node.name, "saved")
         return tensor
 
     def taken(self, of: Lowered, tensor: str) -> list[str]:
-        """What a library reads of a tensor: a copy of each part that it reads, where the tensor need not be stored."""
+        """What a library reads of a tensor: a copy of each part that it reads, if the tensor need not be stored."""
         parts = of.parts.get(tensor)
         if not parts or tensor not in self.pointwise:
             return [tensor]
@@ -318,9 +318,9 @@ class Lowering:
         name: str = "",
         **more: Any,
     ) -> str:
-        """Append a copy of an operand that a library's kernel wants to lie otherwise.
+        """Append a copy of an operand that a library's kernel needs in another layout.
 
-        bits: of an element. value: what is copied, of which x may hold more. name: of a copy that others share.
+        bits: of an element. value: the value that is copied, if x has more. name: the copy's name, if others share it.
         """
         name, elements = name or f"{of.call.node.name} {use}", self.joint.number(size) * 8 // bits
         if name in self.joint.sizes:
@@ -334,7 +334,7 @@ class Lowering:
         return name
 
     def extern(self, of: Lowered) -> None:
-        """A kernel of a library, or one that fuses with nothing."""
+        """A library kernel, or one that does not fuse."""
         kept = of.call.gradient.beside_bytes if of.call.gradient is not None else 0
         sizes = {name: self.nbytes(name) for name in of.made}
         if kept != 0:
@@ -351,7 +351,7 @@ class GradientLowering:
         self.count = 0
 
     def new(self, name: str, size: Dim) -> str:
-        """A new tensor that holds a gradient of a value."""
+        """A new tensor for a gradient of a value."""
         self.count += 1
         tensor = f"gradient {self.count} of {name}"
         self.joint.sizes[tensor] = size
@@ -368,7 +368,7 @@ class GradientLowering:
         self.joint.add(of.op(kind, outputs, reads, count, **(own | more)))
 
     def workspace(self, of: Lowered) -> Dim:
-        """Bytes that a kernel of the gradients needs beside what it reads and writes."""
+        """Bytes that a gradient's kernel needs beside what it reads and writes."""
         return 0 if of.call.gradient is None else of.call.gradient.estimate.workspace
 
     def read(self, of: Lowered) -> list[str]:

@@ -1,9 +1,9 @@
-"""Which tensors of the forward are saved for the backward: the rules of torch.compile's min-cut partitioner.
+"""Which tensors of the forward are saved for backward: the rules of torch.compile's min-cut partitioner.
 
-Source: `solve_min_cut` in torch/_functorch/partitioners.py, with its default options. Tensors of the forward that gradients
-read are saved or computed again; the cut with the fewest bytes decides. Not computed again: products, convolutions and
-attention, random numbers, what a product of the backward reads, results four times smaller than what they are computed from,
-and what is read both before and behind a kernel that fuses with nothing.
+Source: `solve_min_cut` in torch/_functorch/partitioners.py, with default options. Forward tensors that gradients read are
+saved or recomputed; the cut with the fewest bytes decides. Never recomputed are products, convolutions and attention, random
+numbers, what a product of the backward reads, results that are four times smaller than their operands, and readers of a
+tensor that come after a kernel which does not fuse, if other readers come before it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from math import inf
 
 from graphflops.inductor.lowering import JointGraph, Op, places_of
 
-# Of a tensor: before (0) and behind (1) the edge that is cut where it is saved, and behind that of its view (2).
+# A tensor's nodes: before (0) and after (1) the edge that is cut if it is saved, and after the edge of its view (2).
 Node = tuple[str, int]
 Edge = tuple[Node, Node, float]  # tail, head and capacity
 
-_FARTHEST = 100  # operators from the backward, as of what no gradient reads
-_NEARER = 1.1  # how much a tensor weighs for each operator between it and the backward
+_FARTHEST = 100  # operators from the backward; also for what no gradient reads
+_NEARER = 1.1  # a tensor's weight grows by this factor for each operator between it and the backward
 _SMALLER = 4
 _LONGEST_CHAIN = 100
-_MOST_VISITED = 300_000  # operators looked at for the first one that does not fuse, in a whole program
+_MOST_VISITED = 300_000  # operators visited in searches for the first that does not fuse, per program
 
 
 class Partition:
@@ -32,19 +32,19 @@ class Partition:
         self.joint, self.ops = joint, joint.ops
         self.maker, self.users = places_of(self.ops)
         self.left = _MOST_VISITED
-        self.forward: set[int] = set()  # places of the operators that the results are computed by
+        self.forward: set[int] = set()  # places of the operators that compute the results
         needed = set(self.joint.results)
         for place, op in reversed([*enumerate(self.ops)]):
             if not op.is_gradient and not needed.isdisjoint(op.outputs):
                 self.forward.add(place)
                 needed.update(op.reads)
-        # By place, those of the operators of the forward that read its results, and whether they fuse with it.
+        # By place: the forward operators that read its results, and whether they fuse with it.
         self.after = [
             [(user, _fuses(op, self.ops[user])) for _, user in self._readers(op) if user in self.forward]
             for op in self.ops
         ]
         self.banned = self._not_computed_again()
-        # By place of an operator, the operators between it and the backward.
+        # By place: the number of operators between it and the backward.
         self.distances = dict.fromkeys(range(len(self.ops)), 0)
         for place in sorted(self.forward, reverse=True):
             readers = self._readers(self.ops[place])
@@ -52,7 +52,7 @@ class Partition:
             self.distances[place] = min(steps, default=_FARTHEST)
 
     def saved(self) -> dict[str, None]:
-        """Names of the tensors that the forward hands to the backward, those of inputs included, in program order."""
+        """Names of the tensors that the forward saves for backward, with inputs, in program order."""
         names: dict[str, None] = {}
         edges = [*self._edges(names)]
         beyond = beyond_cut(edges)
@@ -61,11 +61,11 @@ class Partition:
         return dict.fromkeys(sorted(cut, key=lambda name: self.maker.get(name, -1)))
 
     def _readers(self, op: Op) -> list[tuple[str, int]]:
-        """The results of an operator, each with the places of those that read it."""
+        """An operator's results, each with the places of its readers."""
         return [(name, user) for name in op.outputs for user in self.users.get(name, ())]
 
     def _not_computed_again(self) -> set[str]:
-        """Names of tensors that the backward does not compute again."""
+        """Names of tensors that the backward does not recompute."""
         banned = set(self.joint.inputs)
         for op in [self.ops[place] for place in self.forward]:
             if op.must_recompute:
@@ -82,12 +82,12 @@ class Partition:
         return banned
 
     def _ban_far_apart(self, banned: set[str]) -> None:
-        """Not computed again: what reads a tensor behind the first kernel of its own that follows other readers."""
+        """Ban a tensor's readers that come after the first operator that does not fuse, if other readers come before it."""
         groups = [(users, users) for users in self.joint.constants.values()]
         for name, users in self.users.items():
             views = [self.ops[user].views.get(name) for user in users]
             for view in dict.fromkeys(views):
-                # An input fuses with nothing, but views of it do; what reads a tensor by way of a view is not kept from it.
+                # Inputs fuse with nothing, but their views do. Readers through a view form a group of their own.
                 own = [user for user, by in zip(users, views, strict=True) if by == view]
                 if view is not None or (name in self.maker and _is_fusible(self.ops[self.maker[name]])):
                     groups.append((own, own if view else users))
@@ -100,7 +100,7 @@ class Partition:
                 banned.update(name for op in again for name in op.outputs)
 
     def _first_unfusible(self, start: Sequence[int]) -> int:
-        """The place of the first operator after these that does not fuse with what it reads, at most the last of them."""
+        """The place of the first operator that follows these and does not fuse, at most the place of the last of them."""
         most, heap = max(start), [(place, True) for place in start]
         heapq.heapify(heap)
         seen = set(heap)
@@ -116,7 +116,7 @@ class Partition:
         return most
 
     def _ban_long_chains(self, banned: set[str]) -> None:
-        """Not computed again: one operator of every chain of more than a hundred that fuse."""
+        """Ban one operator of each chain of more than a hundred operators that fuse."""
         visited: set[int] = set()
         for start in sorted(self.forward):
             heap = [start]
@@ -134,9 +134,9 @@ class Partition:
                         heapq.heappush(heap, reader)
 
     def _edges(self, names: dict[str, None]) -> Iterator[Edge]:
-        """What leads to the backward: each tensor has an edge, which is cut where it is saved, and those before it.
+        """The edges that lead to the backward: one for each tensor, cut if the tensor is saved, and those before it.
 
-        A tensor that is read in another shape has a second edge, for the view. names: gets those of the tensors, in order.
+        A tensor that is read in another shape has a second edge, for the view. names: receives the tensors' names, in order.
         """
         gradients = [op for op in self.ops if op.is_gradient]
         read = {(name, name in op.views) for op in gradients for name in op.reads}
@@ -166,24 +166,24 @@ class Partition:
                     todo.append(source)
 
     def _cost(self, name: str) -> int:
-        """What it costs to save a tensor: its bytes, more the farther from the backward, twice where nobody stores it."""
+        """The cost of saving a tensor: its bytes, weighted by distance from the backward; double if nothing stores it."""
         size, place = self.joint.bytes(name), self.maker.get(name)
         if place is None:
             return size
         op, far = self.ops[place], max(min(self.distances[place], _FARTHEST), 1)
         users = [self.ops[user] for user in self.users.get(name, ())]
-        # A view fuses with what it is of.
+        # A view fuses with its base.
         is_fused = all(_fuses(op, op if name in user.views else user) for user in users)
         return int(size * _NEARER**far) * (2 if is_fused else 1)
 
 
 def _is_fusible(op: Op) -> bool:
-    """Whether the partitioner takes an operator to be part of kernels with others."""
+    """Whether the partitioner assumes that an operator fuses with others."""
     return op.is_fusible and (op.recomputable or op.role == "random")
 
 
 def _fuses(op: Op, user: Op) -> bool:
-    """Whether the partitioner takes two operators to be one kernel; what joins tensors is one with all of these."""
+    """Whether the partitioner assumes that two operators fuse; a join fuses with everything that it joins."""
     return user.role == "join" or (_is_fusible(op) and _is_fusible(user))
 
 
@@ -191,8 +191,8 @@ SOURCE, SINK = ("source", 0), ("sink", 0)
 
 
 def beyond_cut(edges: Iterable[Edge]) -> set[Hashable]:
-    """The nodes on the sink's side of the cheapest cut, of equally cheap ones of that which is nearest to the sink."""
-    import networkx  # which no other program needs, and takes long to import
+    """The nodes on the sink's side of the cheapest cut; among equally cheap cuts, of the one nearest to the sink."""
+    import networkx  # no other program needs it, and importing it takes long
 
     graph = networkx.DiGraph()
     graph.add_nodes_from((SOURCE, SINK))

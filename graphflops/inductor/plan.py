@@ -1,9 +1,9 @@
-"""The plan of a compiled program: which kernels its forward and its backward are, in which order, and what they store.
+"""The plan of a compiled program: the kernels of its forward and backward, their order, and what they store.
 
-Calls become operators of a joint graph of forward and backward; the partitioner chooses what is saved between the two; each
-of them becomes kernels in that order whose peak inductor estimates lowest: that of the program, one that greedily keeps live
-memory low, or one depth first (`reorder_for_peak_memory` in torch/_inductor/memory.py; its breadth-first order predicts the
-peaks of 147 measured programs no better). Memory and time are found from the same plan.
+Calls become operators of a joint graph; the partitioner chooses what is saved between forward and backward. Each of the two
+becomes kernels, in the order with the lowest peak by inductor's estimate: program order, an order that greedily keeps live
+memory low, or a depth-first order (`reorder_for_peak_memory` in torch/_inductor/memory.py; its breadth-first order does not
+predict the peaks of 147 measured programs better). Memory and time come from the same plan.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Tensors = Mapping[str, None]  # by name, in order
 def lowest_peak(
     kernels: Sequence[Kernel], size: Size, given: Names, outputs: Names
 ) -> list[tuple[Kernel, int]]:
-    """The kernels in inductor's order, each with the bytes that are alive then by its estimate.
+    """The kernels in inductor's order, each with the bytes that are live then by its estimate.
 
-    given: tensors there before, that may be freed. outputs: that outlive the graph.
+    given: tensors that exist before and may be freed. outputs: tensors that outlive the graph.
     """
     order = _Order(kernels, size, given, outputs).as_written()
     plan = _Order([kernels[index] for index in order], size, given, outputs)
@@ -54,7 +54,7 @@ class _Order:
         self.results = [(*kernel.outputs, *kernel.inside) for kernel in kernels]
         self.maker = {name: index for index, names in enumerate(self.results) for name in names}
         known = self.maker
-        # What is added to in place: inductor's estimate knows the memory by that name, which does not outlive the graph.
+        # Tensors that are added to in place: inductor's estimate names memory by its base, which does not outlive the graph.
         base = {
             op.outputs[0]: op.reads[-1] for kernel in kernels for op in kernel.members if op.role == "adding"
         }
@@ -73,13 +73,13 @@ class _Order:
         self.made = [sum(self.size[name] for name in names) for names in self.results]
 
     def as_written(self) -> list[int]:
-        """Each kernel after those that it reads, otherwise in the given order."""
+        """Each kernel after the kernels that it reads, otherwise in the given order."""
         return _depth_first(range(len(self.kernels)), lambda index: self.before[index])
 
     def least_memory(self) -> list[int]:
-        """Of the kernels that are ready one that does not raise the maximum so far and frees the most; else the smallest."""
+        """Always run the ready kernel that frees most without raising the maximum so far; if there is none, the smallest."""
         left = {name: len(readers) + (name in self.outputs) for name, readers in self.readers.items()}
-        net = [*self.made]  # bytes made, without those that a kernel then frees
+        net = [*self.made]  # bytes made, minus the bytes that the kernel then frees
         for index, names in enumerate(self.results):
             net[index] -= sum(self.size[name] for name in self.reads[index] if left[name] == 1)
             net[index] -= sum(self.size[name] for name in names if left[name] == 0)
@@ -107,7 +107,7 @@ class _Order:
         return order
 
     def smallest_first(self) -> list[int]:
-        """Those that read and write fewest bytes first, each after what it reads, of which the smallest are first too."""
+        """Kernels that read and write the fewest bytes first, each after what it reads, in the same order."""
         moved = [sum(map(self.size.__getitem__, names), self.made[at]) for at, names in enumerate(self.reads)]
 
         def smallest(places: Iterable[int]) -> list[int]:
@@ -116,9 +116,9 @@ class _Order:
         return _depth_first(smallest(range(len(moved))), lambda index: smallest(self.before[index]))
 
     def live(self, order: Sequence[int]) -> list[int]:
-        """Bytes alive if the kernels run in this order and no memory is used again, as inductor estimates them.
+        """Bytes live if the kernels run in this order and no memory is reused, as inductor estimates them.
 
-        Those of each kernel, and then at the end. Release 2.11 takes what outlives the graph off from the start.
+        One value for each kernel, and one for the end. Release 2.11 subtracts what outlives the graph from the start.
         """
         step = {index: turn for turn, index in enumerate(order)}
         change = [0] * (len(order) + 1)
@@ -135,11 +135,11 @@ class _Order:
 class CompiledGraph(Record, frozen=True):
     """The forward or the backward."""
 
-    kernels: Sequence[Kernel]  # in the order in which they run
-    live: Sequence[int]  # bytes alive as each of them runs, by inductor's estimate
-    given: Tensors  # that are there before and are freed after their last use
-    outputs: Tensors  # that outlive the graph
-    lies_in: Mapping[str, str]  # by part of a tensor that is written by itself, the tensor
+    kernels: Sequence[Kernel]  # in execution order
+    live: Sequence[int]  # bytes live during each of them, by inductor's estimate
+    given: Tensors  # tensors that exist before, and are freed after their last use
+    outputs: Tensors  # tensors that outlive the graph
+    lies_in: Mapping[str, str]  # by part of a tensor that is written separately, the tensor
 
 
 class Plan(Record, frozen=True):
@@ -148,11 +148,11 @@ class Plan(Record, frozen=True):
     execution: OnGpu
     joint: JointGraph
     forward: CompiledGraph
-    backward: CompiledGraph | None = None  # None where no gradients are computed
+    backward: CompiledGraph | None = None  # None if no gradients are computed
 
 
 class Plans(Runs):
-    """The plans of the graphs of one program, each made once. Of the modules with a fast path whole layers take it."""
+    """The plans of a program's graphs, each made once. Only whole transformer layers take their fast path."""
 
     def __init__(self, program: PricedProgram, platform: Platform) -> None:
         super().__init__(program.attentions, platform, is_eager=False, fast_paths=(LAYER,))
@@ -160,7 +160,7 @@ class Plans(Runs):
         self.plans: dict[tuple[PricedGraph, bool], Plan] = {}
 
     def plan(self, graph: PricedGraph, *, training: bool) -> Plan:
-        """The plan of a graph. training: whether it is run for gradients."""
+        """The plan of a graph. training: whether gradients are computed."""
         key = (graph, training)
         if key in self.plans:
             return self.plans[key]
@@ -201,7 +201,7 @@ class Plans(Runs):
 
 
 def _compiled(joint: JointGraph, ops: Sequence[Op], given: Tensors, outputs: Tensors) -> CompiledGraph:
-    joint = replace(joint, lies_in={**joint.lies_in})  # and what this graph joins
+    joint = replace(joint, lies_in={**joint.lies_in})  # this graph adds what it joins
     stored = realized(with_sums(ops, outputs, joint), outputs, joint)
     steps = [step for op in stored for step in in_steps(op, joint)]
     kernels = fused(
@@ -215,7 +215,7 @@ def _compiled(joint: JointGraph, ops: Sequence[Op], given: Tensors, outputs: Ten
 
 
 def _computing(ops: Sequence[Op], wanted: Iterable[str], given: Iterable[str]) -> list[Op]:
-    """The operators that compute tensors from given ones; what does not depend on gradients just before its first reader."""
+    """The operators that compute `wanted` from `given`; those without gradients come just before their first reader."""
     makers, _ = places_of(ops)
     for name in given:
         makers.pop(name, None)
@@ -230,9 +230,9 @@ def _computing(ops: Sequence[Op], wanted: Iterable[str], given: Iterable[str]) -
 
 
 def _near_readers(ops: Sequence[Op], joint: JointGraph) -> list[Op]:
-    """Each operator just before the first that reads it (`reorder_for_locality` of inductor's post_grad.py).
+    """Each operator just before its first reader (`reorder_for_locality` of inductor's post_grad.py).
 
-    What is read by way of one of several views that a call returns stays.
+    An operator stays if it is read through one of several views that a call returns.
     """
     maker, users = places_of(ops)
     left = dict.fromkeys(range(len(ops)))
@@ -241,7 +241,7 @@ def _near_readers(ops: Sequence[Op], joint: JointGraph) -> list[Op]:
     while left:
         last, _ = left.popitem()
         joined = [name for name in ops[last].reads[::-1] if name in joint.lies_in]
-        node = [last, *map(maker.__getitem__, joined)]  # what adds to a copy is a single operator there
+        node = [last, *map(maker.__getitem__, joined)]  # a copy and an addition to it are one node there
         for index in node:
             left.pop(index, None)
             order.append(ops[index])
@@ -258,7 +258,7 @@ def _near_readers(ops: Sequence[Op], joint: JointGraph) -> list[Op]:
 
 
 def _depth_first(starts: Iterable[int], before: Callable[[int], Sequence[int]]) -> list[int]:
-    """All starts in their order, each after what must come before it. before: this, first what comes first."""
+    """All starts in order, each after what `before` says must come first."""
     seen: set[int] = set()
     order: list[int] = []
     for start in starts:

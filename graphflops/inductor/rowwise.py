@@ -1,4 +1,4 @@
-"""Lowers normalisations, softmax and attention, and their gradients: sums of rows, and what is computed from these."""
+"""Lowers normalisations, softmax and attention, with their gradients: sums over rows, and what is computed from the sums."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from graphflops.inductor.lowering import GradientLowering, Lowered, Lowering
 from graphflops.kernels.kernel import FLOAT_BYTES
 from graphflops.passes.program import PricedCall
 
-_OF_GROUPS = 26  # instructions for an element of the gradient of a group norm, about
+_OF_GROUPS = 26  # instructions per element of a group norm's gradient, about
 
 
 def _statistics(low: Lowering, of: Lowered, rows: Dim, *, is_inner: bool) -> str:
-    """Append the reduction that a normalisation or softmax starts with: its tensor of statistics, two of each row."""
+    """Append the reduction that a normalisation or softmax starts with; return its tensor, two statistics per row."""
     operator = of.call.node.operator
     name = low.save(of, "statistics", f"{of.call.node.name} statistics")
     space, size = max(map(low.elements, of.names)), 2 * FLOAT_BYTES * rows
-    # Statistics of several channels are read by channel, so what is normed with them is a kernel of its own.
+    # Statistics of several channels are read by channel, so the kernel that applies them is separate.
     is_apart = operator.name == "batch_norm" or (
         "group" in operator.name and rows != prod(low.typed(of.names[0]).shape[:2])
     )
@@ -29,10 +29,10 @@ def _statistics(low: Lowering, of: Lowered, rows: Dim, *, is_inner: bool) -> str
 
 
 def normalisation(low: Lowering, of: Lowered) -> None:
-    """Moments, and then the result; with stored moments the result alone."""
+    """Moments, then the result; if the moments are stored, the result alone."""
     operator, arguments = of.call.node.operator, of.call.node.arguments()
     out, *moments = of.made
-    # In float32 if all its readers compute in float32 and read it more than once.
+    # The result is float32 if all its readers compute in float32 and read it more than once.
     value, readers = low.typed(out), low.readers.get(out, [])
     is_activated = bool(readers) and all(reader.node.operator.has("gate") for reader in readers)
     normed = {out: value.numel * FLOAT_BYTES if is_activated else value.nbytes}
@@ -41,7 +41,7 @@ def normalisation(low: Lowering, of: Lowered) -> None:
         return
     shape, given, groups = low.typed(of.names[0]).shape, arguments.get("shape"), arguments.get("groups")
     if operator.name == "batch_norm":
-        rows: Dim = prod(shape[1:2])  # a tensor without elements may have one axis
+        rows: Dim = prod(shape[1:2])  # an empty tensor may have one axis
     elif isinstance(groups, int):
         rows = shape[0] * groups
     else:
@@ -49,12 +49,12 @@ def normalisation(low: Lowering, of: Lowered) -> None:
     is_inner = not (low.joint.channels_last and (operator.has("images") or "group" in operator.name))
     statistics = _statistics(low, of, rows, is_inner=is_inner)
     low.add(of, "pointwise", normed, (*of.operands, statistics))
-    for name in moments:  # that the call itself returns
+    for name in moments:  # results of the call itself
         low.add(of, "pointwise", (name,), (statistics,))
 
 
 def softmax(low: Lowering, of: Lowered) -> None:
-    """The maximum and the sum of each row, and then the result."""
+    """The maximum and sum of each row, then the result."""
     x, out = low.typed(of.names[0]), low.typed(of.made[0])
     statistics = _rows_statistics(low, of)
     lined_up = None if of.made[0] in low.dense else aligned_bytes(out.shape, out.dtype.bits)
@@ -63,7 +63,7 @@ def softmax(low: Lowering, of: Lowered) -> None:
 
 
 def _rows_statistics(low: Lowering, of: Lowered) -> str:
-    """Append the maximum and the sum of each row: the tensor of both."""
+    """Append the maximum and sum of each row; return the tensor of both."""
     x = low.typed(of.names[0])
     axis = axis_of(of.call, x.rank)
     width = 1 if axis is None else x.shape[axis]
@@ -72,7 +72,7 @@ def _rows_statistics(low: Lowering, of: Lowered) -> str:
 
 
 def loss(low: Lowering, of: Lowered) -> None:
-    """A sum over what is compared; where labels are positions, over the one element that each picks of its row."""
+    """A sum over what is compared; if labels are class indices, over the one element of each row that they select."""
     x, labels = (low.typed(name) for name in of.names[:2])
     reads, parts = of.operands, dict(of.parts)
     if of.call.node.operator.name == "cross_entropy_loss":
@@ -85,13 +85,13 @@ def loss(low: Lowering, of: Lowered) -> None:
 
 
 def axis_of(call: PricedCall, rank: int) -> int | None:
-    """The axis of the rows of a softmax, scan or loss."""
+    """The axis of a softmax's, scan's or loss's rows."""
     axis = call.node.arguments().get("axis", 1 if call.node.operator.kind == "loss" else -1)
     return axis % rank if isinstance(axis, int) and -rank <= axis < rank else None
 
 
 def normalisation_gradient(back: GradientLowering, of: Lowered) -> None:
-    """Two sums of each group, the gradient of the operand, and sums over all groups for weight and bias."""
+    """Two sums for each group, the operand's gradient, and sums over all groups for weight and bias."""
     operator, statistics = of.call.node.operator, of.beside.get("statistics")
     if statistics is not None and "group" in operator.name:
         _of_groups(back, of, statistics)
@@ -120,7 +120,7 @@ def normalisation_gradient(back: GradientLowering, of: Lowered) -> None:
 def _sums(
     back: GradientLowering, of: Lowered, name: str, reads: Sequence[str], space: int, **order: bool
 ) -> str:
-    """Append the two sums of each row that there are statistics of. name: of the value whose gradient they are part of."""
+    """Append two sums for each row that has statistics. name: the value whose gradient needs them."""
     size = back.joint.sizes[of.beside["statistics"]]
     sums, kept = back.new(name, size), back.joint.number(size) // (2 * FLOAT_BYTES)
     back.add(of, "reduction", (sums,), reads, space, kept=kept, **order)
@@ -128,7 +128,7 @@ def _sums(
 
 
 def _of_groups(back: GradientLowering, of: Lowered, statistics: str) -> None:
-    """Two sums of each channel, and from these those of groups, of weight and bias; the operand's gradient in two parts."""
+    """Two sums for each channel; from these, sums for groups, weight and bias; the operand's gradient, in two parts."""
     x = back.forward.typed(of.names[0])
     wide, channels = back.forward.elements(of.names[0]), back.joint.number(prod(x.shape[:2]))
     normed, weight = (*of.incoming, *of.operands[:1]), of.operands[1:2]
@@ -150,7 +150,7 @@ def _of_groups(back: GradientLowering, of: Lowered, statistics: str) -> None:
 
 
 def softmax_gradient(back: GradientLowering, of: Lowered) -> None:
-    """The sum of each row of gradient times result, and the gradient."""
+    """The sum over each row of gradient times result, then the gradient."""
     rank, wide = back.forward.typed(of.names[0]).rank, back.forward.elements(of.names[0])
     reads, is_inner = (*of.incoming, *back.read(of)), axis_of(of.call, rank) == rank - 1
     for tensor in of.fresh.values():
@@ -159,13 +159,13 @@ def softmax_gradient(back: GradientLowering, of: Lowered) -> None:
 
 
 def attention(low: Lowering, of: Lowered) -> None:
-    """A kernel of a library, which keeps the row sums."""
+    """A library kernel, which saves the row sums."""
     found = low.execution.attention(of.call)
     if found is None:
         low.extern(of)
         return
     reads, out = [*of.operands], of.made[0]
-    if found.mask_copy != 0:  # the partitioner finds that attentions with one mask share the copy
+    if found.mask_copy != 0:  # in training, the partitioner lets attentions with one mask share its copy
         mask, size, bits = reads[3], found.mask_copy, found.problem.query.type.dtype.bits
         reads[3] = f"{mask} converted" if low.training else low.copied(of, mask, size, "mask", bits)
         if reads[3] not in low.joint.sizes:

@@ -1,7 +1,7 @@
-"""Which results inductor stores, and which are computed wherever they are read.
+"""Which results inductor stores, and which it recomputes in each kernel that reads them.
 
-A pointwise operator is computed inside of each kernel that reads it, unless a kernel of a library reads it, or it is read
-by several operators and computed from more than four loads, or by one with a window and computed from several tensors.
+A pointwise operator is computed inside each kernel that reads it, with these exceptions: a library kernel reads it; several
+operators read it and it takes more than four loads; or an operator with a window reads it and it takes several tensors.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _MOST_READ_SHARED, _MOST_READ, _MOST_INSTRUCTIONS = 4, 8, 30
 class _Formula(NamedTuple):
     """How a result is computed from stored tensors."""
 
-    op: Op  # as if it read these tensors itself
-    own: Op  # as it is, with the operators that it computes
-    loads: int  # for each element
-    computed: frozenset[tuple[str, int]]  # what is computed for it, with the instructions for each element
+    op: Op  # as if it read the stored tensors itself
+    own: Op  # as it is, with the operators that are computed inside
+    loads: int  # per element
+    computed: frozenset[tuple[str, int]]  # what is computed for it, with instructions per element
 
 
 def realized(ops: Sequence[Op], outputs: Container[str], joint: JointGraph) -> list[Op]:
     """The operators whose results are stored, each with the stored tensors that it is computed from.
 
-    Others are computed wherever they are read. outputs: tensors that outlive the graph.
+    All others are computed inside their readers. outputs: tensors that outlive the graph.
     """
     found = _Realized(ops, outputs, joint)
     for op in ops:
@@ -41,20 +41,20 @@ def realized(ops: Sequence[Op], outputs: Container[str], joint: JointGraph) -> l
 
 
 class _Realized:
-    """What is stored of the operators so far."""
+    """The results that are stored so far."""
 
     def __init__(self, ops: Sequence[Op], outputs: Container[str], joint: JointGraph) -> None:
         self.users, self.outputs, self.joint = users_of(ops), outputs, joint
-        self.formulas: dict[str, _Formula] = {}  # of tensors that are not stored
+        self.formulas: dict[str, _Formula] = {}  # by tensor that is not stored
         self.stored: list[Op] = []
-        self.made: dict[str, Op] = {}  # by tensor that is stored
-        self.fixed: set[str] = set()  # stored tensors whose place in memory is decided
+        self.made: dict[str, Op] = {}  # by stored tensor
+        self.fixed: set[str] = set()  # stored tensors whose layout is decided
 
     def add(self, op: Op) -> None:
-        """Store the result of an operator, or note how it is computed.
+        """Store an operator's result, or note its formula.
 
-        Where only a product that adds, or one that reads another shape, wants a result in memory, or just one operator reads
-        it, it is stored just before that one; what came earlier computes it itself.
+        If a result is needed in memory only by one reader, or by products that add or read another shape, it is stored just
+        before that reader; earlier readers compute it themselves.
         """
         for name in op.reads:
             if name in self.formulas and _wants_stored(op, name):
@@ -98,14 +98,14 @@ class _Realized:
         )
 
     def is_one_kernel(self, op: Op) -> bool:
-        """Whether tensors are joined by a kernel that reads them, or inside of those that read the result.
+        """Whether tensors are joined by one kernel that reads them, or inside the readers of the result.
 
-        Source: `cat` in torch/_inductor/lowering.py. Where a part is computed from a sum, or can be written where it goes,
-        they are only if all that reads the result is elementwise.
+        Source: `cat` in torch/_inductor/lowering.py. If a part is computed from a reduction, or can be written into place,
+        this is so only if all readers of the result are elementwise.
         """
         if sum(len(op.parts.get(name, ("",))) for name in op.reads) > _MOST_JOINED:
             return False
-        # What is read by way of a view cannot be moved any more (`can_realize_into_without_copy`).
+        # What is read through a view cannot be moved (`can_realize_into_without_copy`).
         is_copied = [name not in self.made or name in self.fixed or name in op.views for name in op.reads]
         sources = [
             read
@@ -119,7 +119,7 @@ class _Realized:
         return (any(is_copied) and goes_on) or (all(is_copied) and not is_sum)
 
     def join(self, op: Op) -> None:
-        """Store parts of one tensor, each written into its place by what computes it, or copied there."""
+        """Store the parts of one tensor: each is written into place by its own kernel, or copied there."""
         out, sizes, lies_in = op.outputs[0], self.joint.sizes, self.joint.lies_in
         found: list[str] = []
         for name in op.reads:
@@ -145,17 +145,17 @@ class _Realized:
 
 
 def _wants_stored(user: Op, name: str) -> bool:
-    """Whether an operator reads a tensor from memory alone."""
+    """Whether an operator can read a tensor only from memory."""
     return not user.is_fusible or (user.part_bytes != 0 and name not in user.views)
 
 
 def _is_late(user: Op, name: str) -> bool:
-    """Whether inductor finds that a product wants an operand in memory when it comes to it, and not when it makes it."""
+    """Whether inductor learns only at the reader that it needs a tensor in memory, as with products that add."""
     return user.role in ("product and sum", "product and bias") or name in user.views
 
 
 def _formula(op: Op, known: Mapping[str, _Formula]) -> _Formula:
-    """How the result of an operator is computed, by way of those of `known` that it reads."""
+    """How an operator's result is computed, through the formulas in `known` of what it reads."""
     own = frozenset([(op.outputs[0], op.instructions), *[(f"{number}", 1) for number in op.numbers]])
     inside = tuple([name for name in op.reads if name in known])
     further = sum(len(op.parts[name]) - 1 for name in {*op.reads}.difference(inside) if name in op.parts)
@@ -163,7 +163,7 @@ def _formula(op: Op, known: Mapping[str, _Formula]) -> _Formula:
         return _Formula(op, op, len(op.reads) * op.window + further, own)
     sources = {name: known[name].op.reads if name in known else (name,) for name in op.reads}
     reads = tuple(dict.fromkeys(chain.from_iterable(sources.values())))
-    # What is read at other places here, or for what is computed inside.
+    # What is read at other places, by this operator or by those inside it.
     moved = frozenset(source for name in op.moved for source in sources.get(name, ()))
     moved = moved.union(*[known[name].op.moved for name in inside])
     further += sum(known[name].loads - len(known[name].op.reads) for name in inside)
@@ -176,7 +176,7 @@ def _formula(op: Op, known: Mapping[str, _Formula]) -> _Formula:
 def _parts(
     op: Op, known: Mapping[str, _Formula], sources: Mapping[str, Sequence[str]]
 ) -> Mapping[str, Mapping[str, Dim]]:
-    """By stored tensor of which an operator reads parts only, these, also by way of what is computed inside of it."""
+    """By stored tensor that an operator reads only in parts, the parts, with those read by what is computed inside."""
     whole: set[str] = set()
     found: dict[str, dict[str, Dim]] = {}
     for name, stored in sources.items():

@@ -1,7 +1,7 @@
-"""What products add: a sum of a product and a tensor, or nothing, where kernels that read it add the bias.
+"""What products add: a tensor that is added to the product, or a bias.
 
-Nothing if all that reads the sum is elementwise. Source: `addmm` and `unfuse_bias_add_to_pointwise` in
-torch/_inductor/fx_passes/post_grad.py.
+They add nothing if all readers of the sum are elementwise: the readers' kernels then add it. Source: `addmm` and
+`unfuse_bias_add_to_pointwise` in torch/_inductor/fx_passes/post_grad.py.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from graphflops.inductor.lowering import JointGraph, Op, users_of
 
 
 def with_sums(ops: Sequence[Op], outputs: Container[str], joint: JointGraph) -> list[Op]:
-    """The operators of a graph, the last first asked what adds. outputs: tensors that outlive the graph."""
+    """The operators of a graph with sums fused into products, from the last on. outputs: tensors that outlive the graph."""
     users, maker = users_of(ops), {name: op for op in ops for name in op.outputs}
     found: list[Op] = []
     for op in reversed(ops):
         (out, *_), own = op.outputs, [op]
-        if maker[out] is not op:  # part of a sum
+        if maker[out] is not op:  # already part of a sum
             continue
         is_inlined = out not in outputs and all(map(_is_elementwise, users.get(out, ())))
         if op.role == "product and bias" and is_inlined:

@@ -1,7 +1,7 @@
-"""Attention: the fused kernel that PyTorch chooses, and its memory. Where none accepts the operands other calls run.
+"""Attention: the fused kernel that PyTorch chooses, and its memory. If no kernel accepts the operands, other calls run.
 
-The kernel keeps the scores on chip; its gradient sums those of the queries in float32. The sizes are those measured on an
-H200 with PyTorch 2.11.
+A fused kernel keeps the scores on chip; its backward accumulates the gradient of the queries in float32. Sizes were measured
+on an H200 with PyTorch 2.11.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from graphflops.passes.program import PricedCall
 
 _Operands = tuple[Tensor, Tensor, Tensor]  # query, key and value
 _LEAST_RANK = 2
-_LOADED_KEYS, _LOADED_KEYS_OF_PROMPT = 4, 2  # keys: rows of a mask that do not align load element by element
+_LOADED_KEYS, _LOADED_KEYS_OF_PROMPT = 4, 2  # keys; a mask whose rows are no multiple is loaded by element
 
 
 def attention(call: ConcreteCall) -> list[Kernel]:
-    """One fused kernel; without operands by name, one kernel with the call's work."""
+    """One fused kernel with what it needs first; if the operands have no names, one kernel with the call's work."""
     operands, cost = _operands(call), call.cost
     if operands is None:
         like = call.out or next(iter(call.operands), None)
         return [] if like is None else [Kernel("attention", like.dtype, cost.matrix_flops, 0, *cost.moved)]
     kernel, filled = call.attention_kernel or "flash", list[Kernel]()
-    for x in operands if kernel == "flash" else ():  # heads are copied among zeros (`pad_last_dim` of ATen)
+    for x in operands if kernel == "flash" else ():  # heads are padded with zeros (`pad_last_dim` of ATen)
         if (width := rounded(x.shape[-1], _FLASH_ALIGNMENT)) != x.shape[-1]:
             filled += [fill(replace(x, shape=(*x.shape[:-1], width))), copy(x)]
     mask = call.operand("mask")
@@ -61,7 +61,7 @@ def attention_backward(call: ConcreteCall) -> list[Kernel]:
     shared, heads = key.shape[-3:-2], query.shape[-3:-2]
     if shared == heads or not shared or not heads:
         return kernels
-    # What each query head gives to keys and values that heads share is added up.
+    # The gradients of keys and values that query heads share are summed over these heads.
     written = key.full_bytes + value.full_bytes
     read, work = (each * heads[0] // max(shared[0], 1) for each in (written, key.numel + value.numel))
     return [*kernels, Kernel("reduction", query.dtype, 0, work, read, written, variant="heads")]
@@ -83,7 +83,7 @@ def _fused(call: ConcreteCall, operands: _Operands, kernel: AttentionKernel, pha
     shape = (batch, heads, kv_heads, query.shape[-2], key.shape[-2], width)
     sizes = Attention(*shape, computed, kernel, phase)
     flops = int(cost.matrix_flops * computed)
-    copied = sum(x.full_bytes - x.nbytes for x in operands if not x.is_repeated)  # heads repeated by a copy
+    copied = sum(x.full_bytes - x.nbytes for x in operands if not x.is_repeated)  # copies of repeated heads
     moved = (cost.read_bytes + copied, cost.written_bytes)
     mask = call.operand("mask")
     variant = "masked" if mask is not None else ""
@@ -92,16 +92,16 @@ def _fused(call: ConcreteCall, operands: _Operands, kernel: AttentionKernel, pha
         if sizes.keys % together:
             variant = "uneven"
         elif sizes.queries > 1 and mask.shape[-2:-1] in ((), (1,)):
-            variant = "row"  # one for all queries
-    if is_forward and call.arguments.get("dropout_p"):  # gradients take no longer for it
+            variant = "row"  # one row for all queries
+    if is_forward and call.arguments.get("dropout_p"):  # dropout does not slow down gradients
         variant = "masked_dropout" if mask is not None and kernel == "cudnn" else "dropout"
     return Kernel("attention", query.dtype, flops, 0, *moved, sizes, variant=variant)
 
 
 def computed_fraction(call: ConcreteCall, queries: int, keys: int) -> float:
-    """The fraction of all pairs in tiles that the kernel multiplies: those that the operator's own mask does not hide whole.
+    """The fraction of all pairs that the kernel computes: it skips tiles that the operator's own mask hides entirely.
 
-    A mask that is passed as a tensor hides nothing from the kernel, which adds it to the scores.
+    A mask that is passed as a tensor skips nothing: the kernel adds it to the scores.
     """
     if call.arguments.get("is_causal") is True and queries and keys:
         return causal_fraction(queries, keys)
@@ -110,7 +110,7 @@ def computed_fraction(call: ConcreteCall, queries: int, keys: int) -> float:
 
 
 def mask_numbers(mask: Tensor | None, query: Tensor) -> list[Kernel]:
-    """What makes a mask of truth values one of numbers, as the query has them: two scalars, and the choice between them."""
+    """The kernels that turn a boolean mask into numbers of the query's type: two scalars, and a choice between them."""
     if mask is None or mask.dtype != "bool":
         return []
     numbers = replace(mask, dtype=query.dtype, bits=query.bits)
@@ -120,19 +120,19 @@ def mask_numbers(mask: Tensor | None, query: Tensor) -> list[Kernel]:
 
 
 def is_uneven(mask: Tensor) -> bool:
-    """Whether its rows are no whole loads."""
+    """Whether the mask's rows are not a multiple of what a load takes."""
     return bool(mask.rank) and mask.shape[-1] % _MASK_ALIGNMENT != 0
 
 
 def padded(mask: Tensor, query: Tensor) -> list[Kernel]:
-    """A mask of numbers whose rows are filled up to whole loads (`pad_bias` of ATen)."""
+    """The kernels that pad the rows of a mask of numbers to a multiple of what a load takes (`pad_bias` of ATen)."""
     rows = (*mask.shape[:-1], up(mask.shape[-1], _MASK_ALIGNMENT))
     numbers = replace(mask, dtype=query.dtype, bits=query.bits, nbytes=mask.numel * query.bits // 8)
     return [fill(replace(numbers, shape=rows)), copy_to(replace(numbers, strides=row_major(rows)), numbers)]
 
 
 def gradient_of_mask(mask: Tensor, query: Tensor) -> list[Kernel]:
-    """The gradient of a mask: that of all scores added up where they share it, and once more in rows that were filled up."""
+    """The gradient of a mask: the scores' gradients, summed where scores share it; padded rows are summed once more."""
     shape = (*query.shape[:-1], mask.shape[-1])
     scores = replace(mask, shape=shape, strides=row_major(shape), nbytes=prod(shape) * mask.bits // 8)
     kept = [len(shape) - place for place in range(1, mask.rank + 1) if mask.shape[-place] == shape[-place]]
@@ -159,32 +159,32 @@ class AttentionMemory(Record, frozen=True):
 
     problem: Problem
     choice: Choice
-    # The most that is allocated at once, beside the result; what the gradient keeps, a copy of the mask, is part of it.
+    # Peak bytes beside the result. A copy of the mask is part of them, and is saved for backward.
     forward: Dim
-    # A boolean mask is turned into numbers; the efficient kernel wants rows of a multiple of 8.
+    # A boolean mask is converted to numbers; the efficient kernel needs rows of a multiple of 8 elements.
     mask_copy: Dim
     backward: Dim  # what the gradient needs beside operands, results and their gradients
-    gradient_parts: Sequence[Dim]  # what that consists of, in the order in which it is allocated
+    gradient_parts: Sequence[Dim]  # the parts of that, in the order in which they are allocated
 
     @staticmethod
     def of(call: PricedCall, layouts: Layouts, training: bool) -> AttentionMemory | None:
-        """Of a call of the operator that chooses its kernel; None for other calls."""
+        """The memory of a call of the operator that chooses its kernel; None for other calls."""
         chosen = chosen_kernel(call, layouts, training)
         out = None if chosen is None else tensor_type(call.node.outputs[0], layouts.values)
         return None if chosen is None or out is None else fused_memory(*chosen, out.nbytes)
 
 
 def fused_memory(problem: Problem, choice: Choice, out_bytes: Dim) -> AttentionMemory:
-    """What a fused kernel needs. out_bytes: of its result."""
+    """What a fused kernel needs. out_bytes: bytes of its result."""
     query, key, value = types = [operand.type for operand in problem.operands]
     masked = _mask_copy(problem, choice)
     filled: Dim = 0
     shared: Dim = 0
     batch, heads, rows, width = query.shape
     wide = rounded(width, _FLASH_ALIGNMENT)
-    if choice.kernel == "flash" and wide != width:  # copies of operands, and what its result has more
+    if choice.kernel == "flash" and wide != width:  # padded operands, and the padding of the result
         filled = (total(x.like().nbytes for x in types) + out_bytes) * wide // width - out_bytes
-    if key.shape[1] != heads:  # gradients of keys and values for each query head, added up after
+    if key.shape[1] != heads:  # gradients of keys and values for each query head, before they are summed
         shared = total(x.shape[0] * heads * prod(x.shape[2:]) * (x.dtype.bits // 8) for x in (key, value))
     backward = batch * heads * rows * (width + 1) * FLOAT_BYTES + shared
     if choice.kernel == "efficient":
@@ -197,9 +197,9 @@ def fused_memory(problem: Problem, choice: Choice, out_bytes: Dim) -> AttentionM
 
 
 def _blocks(problem: Problem) -> Dim:
-    """Numbers of float32 for each head in which the efficient kernel sums up gradients (kernel_backward.h of ATen).
+    """float32 elements for each head in which the efficient kernel accumulates gradients (kernel_backward.h of ATen).
 
-    Those of the queries in blocks with locks beside each; those of keys and values too wide to stay on chip, in parts.
+    Gradients of queries are in blocks with locks; gradients of keys and values that are too wide for the chip are in parts.
     """
     query, key, value = (operand.type for operand in problem.operands)
     batch, heads, rows, width = query.shape
@@ -227,6 +227,6 @@ def _mask_copy(problem: Problem, choice: Choice) -> Dim:
 
 
 def cut(size: Dim, parts: Iterable[Dim]) -> list[Dim]:
-    """So many bytes as parts of these sizes, as far as they go, and a rest."""
+    """Splits `size` bytes into these parts, as far as they go, and the rest."""
     ends = [0, *(dim_min(end, size) for end in accumulate(parts)), size]
     return [end - start for start, end in pairwise(ends) if end != start]

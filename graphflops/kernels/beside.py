@@ -1,17 +1,17 @@
-"""What kernels take beside operands and results: copies of operands in another order, and partial results of reductions.
+"""What kernels need beside operands and results: copies of operands in another layout, and partial results of reductions.
 
-`matmul` computes on three axes: it merges the batch axes of each operand, and copies the operand where these do not lie
-together, as after `transpose(1, 2)`, or where it is repeated for the other's batch. `linear` merges all axes but the last.
-The gradients read these copies, not the operands. cuBLAS reads matrices whose rows or columns lie together; others are
-copied for each product, in the forward and for gradients.
+`matmul` computes on three axes. It merges the batch axes of each operand, and copies an operand if they cannot be merged
+without a copy, as after `transpose(1, 2)`, or if the other operand's batch repeats it. `linear` merges all axes but the
+last. The gradients read these copies, not the operands. cuBLAS reads matrices whose rows or columns are contiguous; any
+other matrix is copied for each product, in the forward and in the backward.
 
-Norms, softmax and pooling read their operand in row-major order, pooling also with channels last. Which of these copies
-the gradients read, or make again, is what an H200 ran with PyTorch 2.11.
+Norms, softmax and pooling read a row-major operand; pooling also reads channels last. Whether gradients read the same copy
+or make another was observed on an H200 with PyTorch 2.11.
 
-A reduction gives every result to one block while that keeps the GPU busy. With fewer results than blocks it cuts the
-reduced elements among several blocks, each of which writes one partial result for each of its threads. The sizes are
+A reduction gives each result to one block as long as that keeps the GPU busy. If there are fewer results than blocks,
+several blocks share the elements of a result, and each writes one partial result for each of its threads. The sizes are
 those of `setReduceConfig` and `global_memory_size` in aten/src/ATen/native/cuda/Reduce.cuh, and those of 16,000 reductions
-that an H200 ran (PyTorch 2.11). A size that is open counts as large.
+that an H200 ran (PyTorch 2.11). An open size is assumed to be large.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _COPYING_ONCE = frozenset({"adaptive_avg_pool"})
 
 
 class Copy(Record, frozen=True):
-    """A copy in row-major order."""
+    """A row-major copy."""
 
-    shape: Shape  # of what is read, as far as it is repeated
+    shape: Shape  # of what is read, broadcast as the product needs it
     strides: Strides
     dtype: DType  # of what is written
     is_kept: bool = False  # the gradient reads the copy
-    is_again: bool = False  # the gradient copies the operand once more
+    is_again: bool = False  # the gradient makes another copy of the operand
 
     @property
     def nbytes(self) -> Dim:
@@ -66,7 +66,7 @@ class Copy(Record, frozen=True):
 
 
 def operand_copies(call: PricedCall, lie: HasStrides) -> Mapping[str, Copy]:
-    """The copies that a call makes of operands, by the operand's name; none of operands that lie in order."""
+    """The copies that a call makes of its operands, by operand; operands that its kernels can read have none."""
     operator, names = call.node.operator, call.tensors(lie.values)
     if operator.kind in _OF_ROWS and names:
         return _of_rows(call, lie, names[0])
@@ -82,17 +82,17 @@ def operand_copies(call: PricedCall, lie: HasStrides) -> Mapping[str, Copy]:
 
 
 def is_converted_before(dtype: str, wanted: str) -> bool:
-    """Whether a softmax to another element type converts its operand first: of float16 the kernel does it (SoftMax.cpp)."""
+    """Whether a softmax to another element type converts its operand first; its kernel converts float16 (SoftMax.cpp)."""
     return dtype not in (wanted, "float16")
 
 
 def is_mean(operator: Op, shape: Shape) -> bool:
-    """Whether an average to positions of its own is a mean, over all positions. shape: of the result."""
+    """Whether an average pool has one result for each channel, and so is a mean. shape: of the result."""
     return operator.name in ("adaptive_avg_pool", "global_avg_pool") and prod(shape[2:]) == 1
 
 
 def _of_rows(call: PricedCall, lie: HasStrides, name: str) -> Mapping[str, Copy]:
-    """The copy of what is normalised or pooled."""
+    """The copy of the operand that is normalised or pooled."""
     operator, x, strides = call.node.operator, lie.typed(name), lie.of(name)
     is_ordered, is_normed = is_contiguous(x.shape, strides), is_normed_in_order(operator, x)
     known = operator.kind == "softmax" or operator.name in _KEEPING | _COPYING_AGAIN | _COPYING_ONCE
@@ -100,7 +100,7 @@ def _of_rows(call: PricedCall, lie: HasStrides, name: str) -> Mapping[str, Copy]
         return {}
     out = tensor_type(call.node.outputs[0], lie.values) or x
     is_converted = operator.kind == "softmax" and is_converted_before(x.dtype.name, out.dtype.name)
-    if operator.kind == "pooling":  # to one position an average is a mean, which reads any strides
+    if operator.kind == "pooling":  # an average over all positions is a mean, which reads any strides
         is_ordered = is_ordered or is_mean(operator, out.shape) or has_channels_last(x.shape, strides)
     if is_ordered and not is_converted:
         return {}
@@ -110,13 +110,13 @@ def _of_rows(call: PricedCall, lie: HasStrides, name: str) -> Mapping[str, Copy]
 
 
 def _copied(name: str, other: str, lie: HasStrides, *, is_merged: bool) -> Copy | None:
-    """The copy of one operand; None where its axes merge without one, and rows or columns of its matrices lie together."""
+    """The copy of one operand; None if its axes merge without a copy and cuBLAS can read its matrices."""
     own, strides = lie.typed(name), lie.of(name)
     shape, merged = own.shape, own.shape
     if own.rank < 2:
         return None
     if is_merged and own.rank > 2:
-        if not other or lie.typed(other).rank <= 2:  # one matrix for all rows: they are merged
+        if not other or lie.typed(other).rank <= 2:  # one matrix for all rows: rows and batch merge
             merged = (prod(own.shape[:-1]), own.shape[-1])
         else:
             batch = broadcast(own.shape[:-2], lie.typed(other).shape[:-2])
@@ -132,7 +132,7 @@ def _copied(name: str, other: str, lie: HasStrides, *, is_merged: bool) -> Copy 
 
 
 def _is_read_by_blas(shape: Shape, strides: Strides) -> bool:
-    """Whether rows or columns of a matrix lie together, and do not overlap (`prepare_matrix_for_cublas` of ATen)."""
+    """Whether a matrix has contiguous rows or columns that do not overlap (`prepare_matrix_for_cublas` of ATen)."""
     (rows, columns), (row, column) = shape, strides
     across = (column == 1 or columns == 1) and (rows == 1 or size_hint(row) >= size_hint(columns))
     down = (row == 1 or rows == 1) and (columns == 1 or size_hint(column) >= size_hint(rows))
@@ -148,20 +148,20 @@ Axes = Collection[int]
 
 
 def reduced_axes(given: Any, rank: int) -> set[int]:
-    """The axes that an argument names; all where it names none."""
+    """The axes that an argument names; all axes if it names none."""
     axes = given if isinstance(given, tuple) else (given,)
     return {axis % rank for axis in axes if isinstance(axis, int) and rank} or set(range(rank))
 
 
 def reduction_bytes(shape: Shape, strides: Shape, axes: Axes, element: int, platform: Platform) -> Dim:
-    """Bytes of the buffers for a reduction of some axes, semaphores included. element: bytes of one partial result."""
+    """Bytes of the buffers for a reduction along some axes, with semaphores. element: bytes of one partial result."""
     return total(reduction_buffers(shape, strides, axes, element, platform))
 
 
 def reduction_buffers(
     shape: Shape, strides: Shape, axes: Axes, element: int, platform: Platform
 ) -> tuple[Dim, ...]:
-    """Bytes of the partial results and of the semaphores; nothing where no thread blocks share a result."""
+    """Bytes of the partial results and of the semaphores; nothing if no thread blocks share a result."""
     wide = [axis for axis in reversed(range(len(shape))) if shape[axis] != 1]
     inside = sorted((axis for axis in wide if axis in axes), key=lambda axis: size_hint(strides[axis]))
     result = row_major([1 if axis in axes else size for axis, size in enumerate(shape)])
@@ -175,7 +175,7 @@ def reduction_buffers(
     first, *rest = [steps[0] for _, steps in (*kept, *reduced)]
     innermost = reduced[0][1][0]
     is_inner = not kept or size_hint(innermost) < size_hint(first)
-    vector = 1  # results of one thread: all steps in the operand must be a multiple of them
+    vector = 1  # results of one thread: the operand's strides must be multiples of this
     if not is_inner and first == 1:
         vector = gcd(_VECTOR, *[step for step in (kept[0][0], *rest) if isinstance(step, int)])
     is_run = not kept and len(reduced) == 1 and innermost == 1
@@ -191,21 +191,21 @@ def reduction_buffers(
 class Blocks(Record, frozen=True):
     """The thread blocks of a reduction."""
 
-    across: int  # threads of one along the innermost axis
-    down: int  # and along the other
-    groups: Dim  # those with results of their own
-    parts: Dim  # blocks of each, which share its values
-    each: Dim  # values of a thread of a group of one block
-    at_once: int  # blocks that the device holds
+    across: int  # threads of a block along the innermost axis
+    down: int  # threads of a block along the other axis
+    groups: Dim  # groups of blocks, each with its own results
+    parts: Dim  # blocks of a group, which share its values
+    each: Dim  # values per thread if a group is one block
+    at_once: int  # blocks that the device runs at a time
 
 
 def sharing_blocks(
     lanes: Dim, values: Dim, vector: int, platform: Platform, inner: Dim | None = None
 ) -> Blocks:
-    """How threads and blocks share a reduction of values for lanes of results, each of as many as a vector has.
+    """How threads and blocks share a reduction of `values` values for each of `lanes` vectors of results.
 
-    Threads of a block share a result where each would have many values, blocks where each has very many.
-    inner: loads of a result's values, where these lie innermost.
+    Threads of a block share a result if each would have many values; blocks share it if each would have very many.
+    inner: the loads of a result's values if these are innermost.
     """
     is_inner = inner is not None
     wide, down = (lanes, values) if inner is None else (inner, lanes)
@@ -225,12 +225,12 @@ def sharing_blocks(
 
 
 def column_sum_buffers(rows: Dim, columns: Dim, platform: Platform) -> tuple[Dim, ...]:
-    """Bytes of the buffers when the rows of a matrix are added up in float32, as for the gradient of a bias."""
+    """Bytes of the buffers for the sum of a matrix's rows in float32, which is the gradient of a bias."""
     return reduction_buffers((rows, columns), row_major((rows, columns)), (0,), 4, platform)
 
 
 def merged(shape: Shape, steps: Sequence[Shape], order: Iterable[int]) -> list[tuple[Dim, tuple[Dim, ...]]]:
-    """Axes in this order with the strides of some tensors along each; neighbours that lie together in all are one."""
+    """Axes in this order, with each tensor's stride; neighbours that are contiguous in all tensors are merged."""
     axes: list[tuple[Dim, tuple[Dim, ...]]] = []
     for axis in order:
         size, own = shape[axis], tuple([each[axis] for each in steps])
@@ -242,14 +242,14 @@ def merged(shape: Shape, steps: Sequence[Shape], order: Iterable[int]) -> list[t
 
 
 def threads_of_block(across: Dim, down: Dim, most: int) -> tuple[int, int]:
-    """Threads of a block along the axis that lies innermost, and along the other."""
+    """Threads of a block along the innermost axis, and along the other axis."""
     wide, high = largest_power(across, most), largest_power(down, most)
     height = min(high, most // min(wide, _WARP))
     return min(wide, most // height), height
 
 
 def largest_power(size: Dim, most: int) -> int:
-    """The largest power of two up to a size."""
+    """The largest power of two that is at most a size, and at most `most`."""
     return 1 << (size.bit_length() - 1) if isinstance(size, int) and 0 < size < most else most
 
 

@@ -1,7 +1,7 @@
 """What CUDA kernels need beside operands and results while a program runs eagerly: buffers that live during one call.
 
-The sizes were measured on an H200 with PyTorch 2.11 and cuDNN 9 (benchmarks/memory.py): the difference between the peak of
-requested bytes during an operator and the larger of the bytes before and after it. Each rule names its mechanism.
+The sizes were measured on an H200 with PyTorch 2.11 and cuDNN 9 (benchmarks/memory.py): the peak of requested bytes during
+an operator, minus the larger of the bytes before and after it. Each rule names its mechanism.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from graphflops.kernels.rowwise import loss_bytes
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
-# Bytes of a partial result of reductions that have others than a float32: mean, sum of squares and two counts of a variance.
+# Bytes of a partial result that is not one float32: a variance has a mean, a sum of squares and two counts.
 _PARTIAL_BYTES = {"var": 16, "std": 16, "var_mean": 16}
 _SUMMED = frozenset({"sum", "mean", "prod", "vector_norm", *_PARTIAL_BYTES})
 
 _TWO = 2
-_IN_ORDER = ("addcmul", "addcdiv")  # of `self`, `tensor1` and `tensor2`
-_READ_RESULTS = ("leaky_relu", "elu", "celu", "selu")  # run in place, their gradients read the result instead
-# Lists of indices of 64 bits while these are sorted: read and written ones, places, and what the sort writes in between.
+_IN_ORDER = ("addcmul", "addcdiv")  # their gradients come in the order of `self`, `tensor1` and `tensor2`
+_READ_RESULTS = ("leaky_relu", "elu", "celu", "selu")  # in-place, their gradients read the result instead
+# Lists of 64-bit indices during a sort: those that are read and written, their places, and what the sort writes in between.
 _LISTS_OF_INDICES = {"index": 6, "embedding": 5}
 _SORTED_BY_BLOCK, _SORTED_ALONE = limits("aten_2", "sort", "block", "alone")
-# The operand of which autograd keeps the whole, though only its shape is needed, by operator (derivatives.yaml of PyTorch).
+# Operands that autograd saves although only their shape is needed, by operator (derivatives.yaml of PyTorch).
 _KEPT_OPERAND = {
     **dict.fromkeys(("max_pool", "adaptive_max_pool", "adaptive_avg_pool", "pad", "masked_select"), 0),
     **dict.fromkeys(("gather", "pow", "take", "real_fourier"), 0),
@@ -63,7 +63,7 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
     if kind == "convolution":
         found = _convolution_of(call, layouts)
         return 0 if found is None else cudnn.forward_bytes(*found, layouts.platform)
-    if name == "max_pool":  # the positions of the maxima are computed whether or not a gradient wants them
+    if name == "max_pool":  # the positions of the maxima are computed even if no gradient needs them
         out = tensor_type(call.node.outputs[0], values)
         return 0 if out is None or len(call.node.outputs) > 1 else prod(out.shape) * INDEX_BYTES
     if name == "roll":
@@ -81,7 +81,7 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
 
 
 def backward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
-    """Bytes that the kernels of gradients need."""
+    """Bytes that the kernels of a call's gradients need beside the gradients."""
     kind, name, values = call.node.operator.kind, call.node.operator.name, layouts.values
     out = tensor_type(call.node.outputs[0], values)
     if kind == "convolution":
@@ -107,13 +107,13 @@ def backward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
     ]
     if kind != "product" or min((x.rank for x in factors), default=0) <= _TWO:
         return 0  # a matrix has no batches
-    # A factor's gradient is taken for each batch before these are summed: that many bytes more than its own.
+    # A factor's gradient is computed for each batch before the batches are summed, so it needs this many bytes more.
     wide = [(x, prod((*out.shape[:-2], *x.shape[-2:])) - x.numel) for x in factors if x.requires_grad]
     return dim_max(0, *(x.like((more,)).nbytes for x, more in wide))
 
 
 def partial_sums(call: PricedCall, layouts: Layouts) -> Dim:
-    """Bytes in which the gradients of a call add up what a bias, or a repeated operand, gets from many elements."""
+    """Bytes of the buffer in which gradients of a bias, or of a broadcast operand, are summed over many elements."""
     out = tensor_type(call.node.outputs[0], layouts.values)
     if out is None or not out.rank:
         return 0
@@ -123,13 +123,13 @@ def partial_sums(call: PricedCall, layouts: Layouts) -> Dim:
 
 
 def convolution_buffers(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
-    """Bytes that each gradient of a convolution needs beside it, in the order in which they are computed."""
+    """Bytes that each gradient of a convolution needs beside it, in the order of computing."""
     found = _gradient_of(call, layouts)
     return () if found is None else cudnn.gradient_bytes(*found, layouts.platform)
 
 
 def formula_tensors(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
-    """Bytes of each tensor that PyTorch's formula of a gradient makes on its way, beside the gradient."""
+    """Bytes of each temporary that PyTorch's formula of a gradient makes, beside the gradient."""
     name, out = call.node.operator.name, tensor_type(call.node.outputs[0], layouts.values)
     if out is None or call.gradient is None or gradient_calls(call, layouts.values) is not None:
         return ()
@@ -137,7 +137,7 @@ def formula_tensors(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
         operand, size = layouts.typed(call.tensors(layouts.values)[0]), out.like().nbytes
         if not is_converted_before(operand.dtype.name, out.dtype.name):
             return () if name.startswith("log") else (size,)
-        # The gradient in the type of the result is there beside the product, then beside what it is converted to.
+        # The gradient in the result's type is live beside the product, then beside its conversion.
         return (size,) if name.startswith("log") else (size, dim_max(0, size - operand.like().nbytes))
     found = _gradients(call, out, layouts).values()
     made: Sequence[Dim] = max([each.made for each in found], key=len, default=())
@@ -145,9 +145,9 @@ def formula_tensors(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
 
 
 def gradients_apart(call: PricedCall, layouts: Layouts) -> Sequence[Sequence[Dim]]:
-    """Bytes beside each of several gradients of an elementwise call, in the order of computing; nothing for one gradient.
+    """Bytes beside each gradient of an elementwise call, in the order of computing; nothing if there is only one gradient.
 
-    Tensors of a formula live until its gradient is there, gradients in the result's shape or type until all are.
+    A formula's temporaries live until its gradient is computed; gradients of the result's shape or type live until all are.
     """
     out = tensor_type(call.node.outputs[0], layouts.values)
     if out is None or call.gradient is None or len(call.gradient.gradients) < _TWO:
@@ -166,7 +166,7 @@ def gradients_apart(call: PricedCall, layouts: Layouts) -> Sequence[Sequence[Dim
 
 
 def is_last_operand_first(call: PricedCall) -> bool:
-    """PyTorch computes the gradients of a formula by name: `mat2` and `other` before `self`, but `mat1` before both."""
+    """Whether the last operand's gradient is first: PyTorch goes by name, `mat2`, `other`, `self`, but `mat1` before all."""
     kind = call.node.operator.kind
     if kind == "product":
         return call.node.arguments().get("bias") is None
@@ -174,15 +174,15 @@ def is_last_operand_first(call: PricedCall) -> bool:
 
 
 class _Gradient(Record, frozen=True):
-    """What the gradient of an elementwise call's operand makes on its way."""
+    """What the gradient of an elementwise call's operand makes."""
 
-    made: list[Dim]  # tensors of its formula
-    wide: list[Dim]  # the gradient as the result is shaped and typed, where it is summed or converted then
-    axes: list[int]  # along which the operand is repeated, where a kernel of its own sums over them
+    made: list[Dim]  # temporaries of its formula
+    wide: list[Dim]  # the gradient in the result's shape and type, if it is then summed or converted
+    axes: list[int]  # axes along which the operand is broadcast, if a kernel of its own sums over them
 
 
 def _gradients(call: PricedCall, out: TensorType, layouts: Layouts) -> dict[int, _Gradient]:
-    """What computes the gradients of an elementwise call's operands, by their places."""
+    """What the gradients of an elementwise call's operands make, by place of the operand."""
     found: dict[int, _Gradient] = {}
     if call.gradient is None or call.node.operator.kind not in ("elementwise", "reduction", "scan"):
         return found
@@ -191,7 +191,7 @@ def _gradients(call: PricedCall, out: TensorType, layouts: Layouts) -> dict[int,
         kernels = gradient_kernels(call, place, layouts.values)
         if kernels is not None:
             operand = layouts.typed(names[place])
-            axes = list[int]()  # along which the operand is repeated
+            axes = list[int]()  # along which the operand is broadcast
             if not kernels.is_reduced:
                 along = axes_of(call.node.operator, operand.shape, out.rank)
                 own = dict(zip(along, operand.shape, strict=True))
@@ -203,7 +203,7 @@ def _gradients(call: PricedCall, out: TensorType, layouts: Layouts) -> dict[int,
 
 
 def _broadcast_gradients(call: PricedCall, out: TensorType, layouts: Layouts) -> Dim:
-    """The buffer in which gradients in the shape of the result are added up to those of operands repeated to it."""
+    """The largest buffer for summing gradients of the result's shape to those of broadcast operands."""
     return dim_max(0, *map(total, _sums(call, out, layouts)))
 
 
@@ -214,10 +214,10 @@ def _sums(call: PricedCall, out: TensorType, layouts: Layouts) -> list[tuple[Dim
 
 
 def _sorted_indices(call: PricedCall, layouts: Layouts) -> Dim:
-    """Lists of indices that are sorted before gradients are added; those of an embedding come before its gradient."""
+    """Lists of indices that are sorted before gradients are summed; for an embedding, before its gradient is allocated."""
     table, *indices = map(layouts.typed, call.tensors(layouts.values))
     if any(index.dtype.name == "bool" for index in indices):
-        return 0  # how many there are is in the data
+        return 0  # how many elements a mask selects depends on data
     shapes = zip_longest(*[index.shape[::-1] for index in indices], fillvalue=1)
     count = prod([dim_max(*sizes) for sizes in shapes])
     later = table.like().nbytes if call.node.operator.name == "embedding" else 0
@@ -225,7 +225,7 @@ def _sorted_indices(call: PricedCall, layouts: Layouts) -> Dim:
 
 
 def _sorting(call: PricedCall, values: Mapping[str, Value]) -> Dim:
-    """What a radix sort of long rows reads and writes in turn: values and places, and the numbers of the rows."""
+    """What a radix sort of long rows alternates between: values and places, and the numbers of rows."""
     x = tensor_type(call.uses[0], values)
     axis = call.node.arguments().get("axis", -1)
     if x is None or not x.rank or not isinstance(axis, int) or size_hint(x.shape[axis]) <= _SORTED_BY_BLOCK:
@@ -237,13 +237,13 @@ def _sorting(call: PricedCall, values: Mapping[str, Value]) -> Dim:
 
 
 def _rolled(call: PricedCall, values: Mapping[str, Value]) -> Dim:
-    """One axis is rolled after another: the first result is there while the next one is made."""
+    """Axes are rolled one after another: each result is live while the next one is computed."""
     axes, x = call.node.arguments().get("axes"), tensor_type(call.node.outputs[0], values)
     return 0 if x is None or not isinstance(axes, tuple) or len(axes) < _TWO else x.like().nbytes
 
 
 def saved_input_bytes(call: PricedCall, values: Mapping[str, Value]) -> Dim:
-    """Bytes of the copy that autograd keeps of an operand which is overwritten and which the gradient needs."""
+    """Bytes of autograd's copy of an operand that is overwritten in place but is needed for its gradient."""
     if not call.in_place or call.node.operator.name in _READ_RESULTS:
         return 0
     if call.gradient is None or 0 not in call.gradient.operands:
@@ -253,12 +253,12 @@ def saved_input_bytes(call: PricedCall, values: Mapping[str, Value]) -> Dim:
 
 
 def kept_operands(call: PricedCall, values: Mapping[str, Value]) -> Sequence[str]:
-    """Operands that autograd keeps though no gradient reads their elements."""
+    """Operands that autograd saves although no gradient reads their elements."""
     if call.gradient is None:
         return []
     operator, names = call.node.operator, call.tensors(values)
     if operator.kind == "convolution" or operator.name == "grid_sample":
-        return names[:2]  # one formula computes both gradients, whether or not both are wanted
+        return names[:2]  # one formula has both gradients, even if only one is wanted
     if operator.name == "pad" and call.node.arguments().get("mode") not in REPEATING:
         return []
     out = tensor_type(call.node.outputs[0], values)
@@ -269,7 +269,7 @@ def kept_operands(call: PricedCall, values: Mapping[str, Value]) -> Sequence[str
 
 
 def _convolution_of(call: PricedCall, layouts: Layouts) -> tuple[Convolution, Layout] | None:
-    """A convolution and how its tensors lie; None in element types that have no tensor cores."""
+    """A convolution and the layout of its tensors; None for element types without tensor cores."""
     found = Convolution.of(call, layouts.values)
     if found is None or not (found.is_half or found.is_single):
         return None
@@ -278,7 +278,7 @@ def _convolution_of(call: PricedCall, layouts: Layouts) -> tuple[Convolution, La
 
 
 def _gradient_of(call: PricedCall, layouts: Layouts) -> tuple[Convolution, Layout, Sequence[Dim]] | None:
-    """A convolution, how its tensors lie, and the strides of the gradient of its result."""
+    """A convolution, the layout of its tensors, and the strides of its result's gradient."""
     found = _convolution_of(call, layouts)
     if found is None:
         return None

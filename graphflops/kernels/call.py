@@ -1,4 +1,4 @@
-"""One call with numbers for all of its sizes, as kernels are launched with."""
+"""One call with a number for each size, which kernels are launched with."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from graphflops.ops.operator import orders
 from graphflops.passes.program import Backward, PricedCall
 from graphflops.tensor import TensorType
 
-_MOST = 2**80  # bytes, elements or operations: far more than one call of any device has
+_MOST = 2**80  # bytes, elements or operations: far more than one call on any device has
 
 
 class OpenSizeError(Exception):
-    """A size of a call has no number, or one that no device can have."""
+    """A size of a call has no number, or has one that no device can hold."""
 
 
 class Tensor(Struct, frozen=True):
-    """A tensor of known sizes. strides: in elements, by axis. nbytes: without the repeats of a broadcast view."""
+    """A tensor of known sizes. strides: in elements, by axis. nbytes: each element of a broadcast view counts once."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -48,7 +48,7 @@ class Tensor(Struct, frozen=True):
 
     @property
     def full_bytes(self) -> int:
-        """Bytes of all elements, repeats included."""
+        """Bytes of all elements, with those that a broadcast view repeats."""
         return self.numel * self.bits // 8
 
     @property
@@ -57,36 +57,36 @@ class Tensor(Struct, frozen=True):
 
     @property
     def is_repeated(self) -> bool:
-        """Whether it is a broadcast view, which has the same memory for several elements."""
+        """Whether it is a broadcast view, several of whose elements share memory."""
         return any(size > 1 and not step for size, step in zip(self.shape, self.strides, strict=True))
 
     @property
     def is_transposed(self) -> bool:
-        """Whether the last axis is not the one whose elements lie side by side, but the one before is."""
+        """Whether the last axis is not contiguous but the one before it is."""
         return self.rank > 1 and self.strides[-1] != 1 and self.strides[-2] == 1
 
 
 class Sizes:
-    """The numbers behind sizes at given values of the symbols."""
+    """Turns sizes into numbers, given the values of the symbols."""
 
     def __init__(self, values: Mapping[str, int]) -> None:
         self.values = values
 
     def __call__(self, dim: Dim) -> int:
-        """The number; OpenSizeError where a symbol has no value."""
+        """The number of a size. Raises OpenSizeError if a symbol has no value."""
         number = dim if isinstance(dim, int) else evaluate(dim, self.values)
         if number is None or number > _MOST:
             raise OpenSizeError(str(dim))
         return number if number > 0 else 0
 
     def bound(self, value: Value) -> Value:
-        """A tensor's type with numbers for sizes; other values as they are."""
+        """A tensor's type with numbers as sizes; other values unchanged."""
         if not isinstance(value, TensorType) or all(isinstance(size, int) for size in value.shape):
             return value
         return replace(value, shape=tuple([self(size) for size in value.shape]), stored=None)
 
     def tensor(self, value: TensorType, strides: tuple[Dim, ...] | None = None) -> Tensor:
-        """A tensor's sizes as numbers; in row-major order unless strides are given."""
+        """A tensor with numbers as sizes; row-major unless strides are given."""
         shape = tuple([size if type(size) is int else self(size) for size in value.shape])
         self(prod(shape))
         given = row_major(shape) if strides is None else strides
@@ -95,7 +95,7 @@ class Sizes:
         return Tensor(shape, dtype.name, dtype.bits, numbers, self(value.nbytes), value.requires_grad)
 
     def known(self, value: TensorType, strides: tuple[Dim, ...] | None = None) -> Tensor | None:
-        """The same; None for a tensor with an open size."""
+        """The same; None if a size is open."""
         try:
             return self.tensor(value, strides)
         except OpenSizeError:
@@ -104,14 +104,14 @@ class Sizes:
 
 @dataclass(eq=False)
 class ConcreteCall:
-    """A call as it runs: operands by argument name, results and costs as numbers."""
+    """A call as it runs: operands by argument name; results and costs as numbers."""
 
     call: PricedCall
     values: Mapping[str, Value]
     strides: Mapping[str, tuple[Dim, ...]]
     sizes: Sizes
-    is_copy: bool | None = None  # of `reshape` or `contiguous`: it moves data; None where its estimate tells
-    attention_kernel: AttentionKernel | None = None  # that PyTorch chooses; None for other calls
+    is_copy: bool | None = None  # whether `reshape` or `contiguous` copies; None if the estimate decides
+    attention_kernel: AttentionKernel | None = None  # the kernel that PyTorch chooses; None for other calls
     known: dict[str, Tensor | None] = field(default_factory=dict)
 
     @property
@@ -128,7 +128,7 @@ class ConcreteCall:
 
     @property
     def gradients(self) -> Sequence[tuple[int, bool]]:
-        """Places of the operands that get a gradient, and whether it has memory of its own."""
+        """Places of the operands that get a gradient, each with whether the gradient has memory of its own."""
         return () if self.gradient is None else self.gradient.gradients
 
     @cached_property
@@ -144,19 +144,19 @@ class ConcreteCall:
         return self.call.node.arguments()
 
     def typed(self, name: str) -> TensorType:
-        """The type of a value that is a tensor, its sizes as numbers."""
+        """The type of a tensor, with numbers as sizes."""
         found = self.bound_types[name]
         assert isinstance(found, TensorType)
         return found
 
     def of(self, name: str) -> tuple[int, ...]:
-        """The strides of a value that is a tensor."""
+        """The strides of a tensor."""
         found = self.named(name)
         assert found is not None
         return found.strides
 
     def named(self, name: str) -> Tensor | None:
-        """The value of this name, if it is a tensor."""
+        """The tensor of this name; None for other values."""
         if name not in self.known:
             value, strides = self.values.get(name), self.strides.get(name)
             self.known[name] = self.sizes.tensor(value, strides) if isinstance(value, TensorType) else None
@@ -176,7 +176,7 @@ class ConcreteCall:
 
     @cached_property
     def bound_types(self) -> dict[str, Value]:
-        """The types of operands and results, their sizes as numbers."""
+        """The types of operands and results, with numbers as sizes."""
         names = (*self.call.uses, *[name for name in self.call.node.outputs if name is not None])
         return {name: self.sizes.bound(self.values.get(name)) for name in names}
 
@@ -188,7 +188,7 @@ class ConcreteCall:
 
     @cached_property
     def results(self) -> tuple[Tensor, ...]:
-        """The results that are tensors, by their estimated types, strides as far as they are known."""
+        """The results that are tensors, with their estimated types, and their strides where known."""
         names = (*self.call.node.outputs, *[None] * len(self.estimate.out))
         found = []
         for value, name in zip(self.estimate.out, names, strict=False):
@@ -207,7 +207,7 @@ class ConcreteCall:
 
     @cached_property
     def backward_cost(self) -> Work:
-        """The gradient's work and traffic; nothing where there is none."""
+        """The gradients' work and traffic; nothing if there are none."""
         return Work() if self.gradient is None else Work.of(self.gradient.estimate.cost, self.sizes)
 
 
@@ -224,12 +224,12 @@ class Work(Struct, frozen=True):
 
     @property
     def moved(self) -> tuple[int, int]:
-        """Bytes that are read and written."""
+        """Bytes read and bytes written."""
         return self.read_bytes, self.written_bytes
 
     @property
     def arithmetic(self) -> int:
-        """Operations beside those on matrix units, a transcendental counted as one."""
+        """Operations outside of matrix units; a transcendental counts as one."""
         return self.vector_flops + self.transcendentals
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Convolutions as cuDNN sees them: types, options, and the sizes by which it chooses a kernel."""
+"""Convolutions as cuDNN sees them: types, options, and the sizes that decide the kernel."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _ALIGNED_BYTES, _FEWEST_PACKED = limits("cudnn_9", "convolution", "aligned", "fe
 _LONG_WINDOW, _LONG_SUM = limits("cudnn_9", "convolution", "long_kernel", "long_sum")
 _LEAST_AXES = 3  # batch, channels and at least one more
 _MOST_ALIGNED = 8  # elements
-_OPEN = 64  # taken for any open size where a kernel is chosen
+_OPEN = 64  # the value of an open size where a kernel is chosen
 
 
 class Layout(Record, frozen=True):
-    """Which tensors of a convolution have their channels last. gaps: whether the operand must be copied first."""
+    """Which tensors of a convolution are channels last. gaps: whether the operand must be copied first."""
 
     operand: bool = False
     gaps: bool = False
@@ -42,7 +42,7 @@ class Layout(Record, frozen=True):
 
     @staticmethod
     def of(shape: Shape, strides: Strides, weight_shape: Shape, weight_strides: Strides) -> Layout:
-        """How operand and weight lie. Sequences are copied into row-major order first (Convolution.cpp of ATen)."""
+        """The layouts of operand and weight. Sequences are first copied to row-major (Convolution.cpp of ATen)."""
         is_weight_last = has_channels_last(weight_shape, weight_strides)
         is_last = len(shape) > _LEAST_AXES and (is_weight_last or has_channels_last(shape, strides))
         order = channels_last(len(shape)) if is_last else None
@@ -52,7 +52,7 @@ class Layout(Record, frozen=True):
 
 
 class Convolution(Struct, eq=False, dict=True):
-    """A convolution: its types and options, and the numbers by which cuDNN chooses a kernel; sizes are those of a group."""
+    """A convolution: its types and options, and the numbers by which cuDNN chooses a kernel; channels are per group."""
 
     x: TensorType
     weight: TensorType
@@ -70,7 +70,7 @@ class Convolution(Struct, eq=False, dict=True):
         self.is_half, self.is_single = self.x.dtype.bits == HALF, self.x.dtype.bits == SINGLE
         given, filters, made = ([*map(known, each.shape)] for each in (self.x, self.weight, self.out))
         self.batch, self.kernel = given[0], tuple(filters[2:])
-        self.axes = len(self.kernel)  # 1 of a sequence, 2 of an image
+        self.axes = len(self.kernel)  # 1 for a sequence, 2 for an image
         self.channels, self.results = (max(1, each[1] // groups) for each in (given, made))
         self.wide, self.narrow = max(self.channels, self.results), min(self.channels, self.results)
         self.taps = max(1, math.prod(self.kernel))
@@ -80,27 +80,27 @@ class Convolution(Struct, eq=False, dict=True):
         self.rows, self.steps = self.batch * self.result_positions, self.channels * self.taps  # as a product
         self.multiplies = (self.batch * self.positions if self.transposed else self.rows) * self.steps
         self.multiplies *= self.results * groups
-        # Images of one position, whose channels are last either way: a product of matrices as it lies.
+        # One position is channels last and contiguous at once: the convolution is a matrix product without a copy.
         self.is_one_position = self.positions == self.result_positions == 1
         self.is_depthwise, self.is_pointwise = groups > 1 and self.channels == 1, self.taps == 1
         self.is_strided = any(step != 1 for step in self.stride)
-        # Whether windows neither overlap nor reach into padding: the operand is cut into patches.
+        # Whether windows neither overlap nor reach into padding, so that the operand is cut into patches.
         self.is_patch = self.stride == self.weight.shape[2:] and not any(self.padding) and not self.transposed
         self.is_power = power_of_two(self.wide) == self.wide
-        # Whether groups do without matrix units, as those of long windows of sequences in half precision.
+        # Whether groups run without matrix units, as those of long windows over half-precision sequences do.
         is_long = self.axes == 1 and self.taps > _LONG_WINDOW and self.steps > _LONG_SUM
         self.is_long = is_long and self.is_half and not self.is_power
         self.packed = max(_FEWEST_PACKED, power_of_two(self.wide))  # channels where groups share a kernel
         sizes = (self.positions, self.channels, self.results)
         self.positions_align, self.channels_align, self.results_align = map(alignment_of, sizes)
-        # Channels of which tensor cores read a multiple.
+        # Tensor cores read channels in multiples of this.
         self.alignment = _ALIGNED_BYTES * 8 // self.x.dtype.bits
         self.is_aligned = self.channels % self.alignment == self.results % self.alignment == 0
         self.float_weight = prod(self.weight.shape) * FLOAT_BYTES  # bytes of the weight in float32
 
     @staticmethod
     def of(call: PricedCall, values: Mapping[str, Value]) -> Convolution | None:
-        """The convolution that a call is, or computes the gradients of; None where operands do not tell."""
+        """The convolution that a call is, or whose gradients it computes; None if its operands do not show it."""
         arguments = call.node.arguments()
         x, weight, bias = (tensor_type(arguments.get(name), values) for name in ("x", "weight", "bias"))
         out = tensor_type(arguments.get("grad"), values) or tensor_type(call.node.outputs[0], values)
@@ -121,11 +121,11 @@ class Convolution(Struct, eq=False, dict=True):
         )
 
     def aligned(self, channels: int) -> int:
-        """Channels filled up to what tensor cores read."""
+        """A number of channels, padded to a multiple of what tensor cores read."""
         return up(channels, self.alignment)
 
     def copies(self, padded: int | None = None) -> dict[str, Dim]:
-        """Bytes of operand x, weight w and result o once more. padded: channels of a group; else as tensor cores read."""
+        """Bytes of copies of operand x, weight w, result o. padded: channels per group; by default as tensor cores read."""
         channels, results = self.channels, self.results
         padded_channels, padded_results = padded or self.aligned(channels), padded or self.aligned(results)
         weight = self.weight.nbytes * padded_channels * padded_results // (channels * results)
@@ -133,7 +133,7 @@ class Convolution(Struct, eq=False, dict=True):
         return {"x": x, "w": weight, "o": out}
 
 
-_convolution = lru_cache(maxsize=1024)(Convolution)  # memory and time ask for the same ones
+_convolution = lru_cache(maxsize=1024)(Convolution)  # memory and time need the same objects
 
 
 def up(size: int, step: int) -> int:
@@ -152,12 +152,12 @@ def power_of_two(size: int) -> int:
 
 
 def known(size: Dim) -> int:
-    """A number for a size by which a kernel is chosen: open sizes count as 64, which is aligned and not small."""
+    """A number for a size that decides the kernel: an open size counts as 64, which is aligned and not small."""
     return size_hint(size, _OPEN)
 
 
 def _per_axis(argument: Any, axes: int) -> tuple[Any, ...]:
-    """An attribute for each axis; one number or word is repeated for all axes; a "valid" padding is none."""
+    """An attribute for each axis; one number or word stands for all axes; "valid" padding is 0."""
     if argument == "valid":
         argument = 0
     if isinstance(argument, tuple):

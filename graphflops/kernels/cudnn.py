@@ -1,10 +1,10 @@
-"""How cuDNN runs a convolution: kernels, which tensors it converts first, in how many parts it sums up, and what that takes.
+"""How cuDNN runs a convolution: its kernels, the tensors that it converts first, the parts of its sums, and their memory.
 
-Kernels for tensor cores want the channels last and a multiple of 16 bytes of them: cuDNN copies tensors that lie otherwise
-into such an order, and results back. Groups are packed into one kernel, their channels filled up to a power of two, or run
-one by one in streams, or one kernel computes them as they lie. Sums over many elements for few results are cut into parts
-that are added up after, in float32. PyTorch itself copies what does not lie in the order that operand or weight ask for.
-Which of these cuDNN takes follows from heuristics of its own, which `choices/cudnn_9.json` has as decision trees.
+Kernels for tensor cores need channels last, in multiples of 16 bytes: cuDNN copies other tensors into that layout, and the
+results back. Groups are packed into one kernel, with channels padded to a power of two; or they run one by one in streams;
+or one kernel computes them as they lie. Sums of many elements to few results are split into parts in float32, which are
+added up afterwards. PyTorch itself copies tensors that lack the layout of the operand or the weight. cuDNN chooses among
+these ways by heuristics of its own, which `choices/cudnn_9.json` holds as decision trees.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from graphflops.kernels.kernel import (
 from graphflops.kernels.kernel import Convolution as Sizes
 from graphflops.kernels.moved import copy_to, pointwise, put_in_order, sum_to
 
-KINDS = {1: "sequence", 3: "volume"}  # by axes; images differ by their windows
+KINDS = {1: "sequence", 3: "volume"}  # by number of axes; images are told apart by their windows
 _SPLIT = ("split", "converted_split", "operands_converted_split")
 STREAMS, FEW = limits("cudnn_9", "convolution", "streams", "few")
 _PART, _MOST_PARTS, _TILE, _GROUP_TILE, _MANY_ROWS, _MANY_FLOAT_ROWS = limits(
@@ -54,13 +54,13 @@ _LONE_PARTS, _LONE_CHANNELS, _LONE_ROWS = limits("cudnn_9", "depthwise", "parts"
 def way(conv: Convolution, phase: str, is_last: bool) -> str:
     """The way that cuDNN takes for a phase: forward, input_gradient or weight_gradient.
 
-    converted: channels-last copies of all tensors. operands_converted: the kernel writes the result in order. by_entry: a
-    part of the weight's gradient for each batch entry. Those that end in split cut sums into parts. scalar: no tensor cores.
-    direct, packed and one_by_one are those of several groups. is_last: whether the channels of the operand are last: then
-    padded, where they are no multiple of what tensor cores read; few are also copied, to be rounded, or read as they lie.
+    converted: all tensors are copied to channels last. operands_converted: the kernel writes the result row-major. by_entry:
+    one part of the weight's gradient for each batch entry. Names that end in split: sums are split into parts. scalar: no
+    tensor cores. direct, packed, one_by_one: of several groups. is_last: whether the operand is channels last. If it is,
+    channels that tensor cores cannot read are padded; few channels are also copied, to be rounded, or read as they lie.
     """
     if conv.is_depthwise or (conv.is_one_position and conv.groups == 1):
-        return "as_it_lies"  # the channels are last already
+        return "as_it_lies"  # no conversion changes the order of elements
     if conv.groups > 1:
         if phase == "forward" and conv.is_long:
             return "direct"
@@ -77,9 +77,9 @@ def way(conv: Convolution, phase: str, is_last: bool) -> str:
 
 
 def converted(conv: Convolution, phase: str, is_last: bool) -> str:
-    """Which tensors are copied into another order, as letters: x, the weight w, and the result o, or their gradients.
+    """The tensors that are copied to another layout, as letters: x, the weight w, the result o; or their gradients.
 
-    With channels last these are tensors whose channels are padded.
+    If the operand is channels last, these are the tensors whose channels are padded.
     """
     taken, of_weight = way(conv, phase, is_last), phase == "weight_gradient"
     if taken == "packed":
@@ -103,24 +103,24 @@ def converted(conv: Convolution, phase: str, is_last: bool) -> str:
 
 
 def _letters(is_x: bool, is_out: bool) -> str:
-    """Those of operand and result, and of the weight where any of them is copied."""
+    """The letters of operand and result, and of the weight if either is copied."""
     return f"{'x' if is_x else ''}{'w' if is_x or is_out else ''}{'o' if is_out else ''}"
 
 
 def is_weight_ordered(conv: Convolution, phase: str, layout: Layout) -> bool:
-    """Whether PyTorch copies the weight into the order of an operand whose channels are last."""
+    """Whether PyTorch copies the weight to channels last because the operand is channels last."""
     is_other = layout.operand and not layout.weight and phase != "weight_gradient"
     return is_other and not conv.is_pointwise and not conv.is_depthwise
 
 
 def forward_bytes(conv: Convolution, layout: Layout, platform: Platform) -> Dim:
-    """Bytes beside operand, weight and result: copies that PyTorch makes, and the workspace."""
+    """Bytes beside operand, weight and result: PyTorch's copies and the workspace."""
     gathered = conv.x.like().nbytes if layout.gaps else 0
     return gathered + workspace(conv, "forward", layout, platform)
 
 
 def backward_bytes(conv: Convolution, layout: Layout, strides: Sequence[Dim], platform: Platform) -> Dim:
-    """Bytes beside all gradients. The operand's comes first, while that of the weight has no memory yet."""
+    """Bytes beside all gradients. The operand's is computed first, when the weight's is not allocated yet."""
     own = [*gradient_bytes(conv, layout, strides, platform)]
     if conv.wants_x and conv.wants_weight:
         own[0] = own[0] - conv.weight.nbytes
@@ -128,7 +128,7 @@ def backward_bytes(conv: Convolution, layout: Layout, strides: Sequence[Dim], pl
 
 
 def gradient_bytes(conv: Convolution, layout: Layout, strides: Shape, platform: Platform) -> Sequence[Dim]:
-    """Bytes beside each gradient: of operand, weight and bias. strides: of the result's gradient."""
+    """Bytes beside each gradient: of operand, weight and bias. strides: those of the result's gradient."""
     found: list[Dim] = []
     if conv.wants_x:
         found.append(workspace(conv, "input_gradient", layout, platform))
@@ -142,10 +142,10 @@ def gradient_bytes(conv: Convolution, layout: Layout, strides: Shape, platform: 
 
 
 def workspace(conv: Convolution, phase: str, layout: Layout, platform: Platform) -> Dim:
-    """Bytes of the tensors that are converted, and of the parts of sums."""
+    """Bytes of converted tensors and of the parts of sums."""
     ordered = conv.weight.nbytes if is_weight_ordered(conv, phase, layout) else 0
     if conv.is_depthwise:
-        # Eight parts for each batch entry, in float32, of a kernel with a position in the middle.
+        # Eight float32 parts for each batch entry, if the kernel has a middle position.
         is_odd = conv.kernel[0] % 2 == 1 and not (conv.is_pointwise and conv.is_strided)
         is_last = phase == "weight_gradient" and layout.operand and conv.is_half
         if not is_last or conv.rows < _LONE_ROWS or not is_odd:
@@ -161,7 +161,7 @@ def workspace(conv: Convolution, phase: str, layout: Layout, platform: Platform)
 
 
 def _parts(conv: Convolution, phase: str, is_last: bool, platform: Platform) -> Dim:
-    """Parts of sums in float32: one for each batch entry, for 64 channels each, or as many as keep the GPU busy."""
+    """Bytes of the float32 parts of sums: one for each batch entry or 64 channels, or as many as keep the GPU busy."""
     taken = way(conv, phase, is_last)
     if taken == "by_entry":
         return conv.x.shape[0] * conv.float_weight
@@ -173,13 +173,13 @@ def _parts(conv: Convolution, phase: str, is_last: bool, platform: Platform) -> 
         return prod(written.shape) * (FLOAT_BYTES * min(_MOST_PARTS, -(-summed // _PART)))
     if taken == "split" and conv.is_pointwise:
         return min(_MOST_PARTS, -(-conv.rows // (_PART if conv.is_half else _TILE))) * conv.float_weight
-    taps = conv.taps if conv.channels >= _PART else 1  # fewer channels share a tile with those of other taps
+    taps = conv.taps if conv.channels >= _PART else 1  # with fewer channels, several taps share a tile
     tiles = taps * -(-conv.channels * (conv.taps // taps) // _TILE) * -(-conv.results // _TILE)
     return max(1, platform.multiprocessors // tiles - 1) * conv.float_weight
 
 
 def _of_groups(conv: Convolution, phase: str, is_last: bool, platform: Platform) -> Dim:
-    # A kernel that takes groups in float32 as they are may round what it reads first.
+    # A float32 kernel that takes groups as they are may first round what it reads.
     is_narrow = phase == "weight_gradient" and conv.wide <= _GROUP_TILE // 2 and conv.is_power
     is_rounded = conv.is_strided if phase == "input_gradient" else is_narrow
     if is_last and not conv.is_half and is_rounded:
@@ -191,13 +191,13 @@ def _of_groups(conv: Convolution, phase: str, is_last: bool, platform: Platform)
         own = sum(size for letter, size in conv.copies(wide).items() if letter in letters)
         if phase != "weight_gradient" or is_last or conv.rows < _MANY_ROWS:
             return own
-        # Parts of the gradient of the weight: as many as keep the GPU busy, if many rows add to it.
+        # Parts of the weight's gradient, if many rows add to it: as many as keep the GPU busy.
         tile = _TILE if wide >= _TILE else _GROUP_TILE
         tiles = -(-conv.groups * wide // tile) * max(1, wide // tile) * conv.taps
         return own + max(0, platform.multiprocessors // tiles - 1) * tiles * tile * tile * FLOAT_BYTES
     if taken == "one_by_one":
         copies = conv.copies()
-        # Of a weight that needs no copy, the channels of the groups that run are cut out.
+        # If the weight needs no copy, each running group reads its part of the weight in place.
         weight = 0 if is_last or (conv.is_pointwise and conv.is_aligned) else copies["w"]
         return (copies["x"] + weight + copies["o"]) * min(STREAMS, conv.groups) // conv.groups
     return 0
@@ -208,18 +208,18 @@ _TURNED: dict[Pass, Pass] = {"forward": "input_gradient", "input_gradient": "for
 
 
 class Problem(Struct, frozen=True, dict=True):
-    """One pass of a convolution with its tensors."""
+    """One phase of a convolution with its tensors."""
 
-    conv: Convolution  # as cuDNN chooses a kernel for it
+    conv: Convolution  # what cuDNN chooses a kernel by
     x: Tensor
     weight: Tensor
     out: Tensor
-    is_channels_last: bool = False  # the operand is so already; that of a sequence is put in order first
+    is_channels_last: bool = False  # whether the operand is; sequences are copied to row-major first
     phase: Pass = "forward"
 
     @staticmethod
     def of(call: ConcreteCall) -> Problem | None:
-        """The forward of the convolution that a call is; None where an operand is missing."""
+        """The forward of a call that is a convolution, or computes its gradients; None if an operand is missing."""
         conv = Convolution.of(call.call, call.bound_types)
         x, weight, out = call.operand("x"), call.operand("weight"), call.operand("grad") or call.out
         if conv is None or x is None or weight is None or out is None:
@@ -235,8 +235,8 @@ class Problem(Struct, frozen=True, dict=True):
     def is_each(self) -> bool:
         """Whether each group is a kernel without tensor cores.
 
-        So where channels have several filters and are innermost, for long windows of sequences, and for single positions in
-        float32.
+        This is so for innermost channels with several filters each, for long windows over sequences, and for single
+        positions in float32.
         """
         conv = self.conv
         if conv.is_depthwise:
@@ -247,10 +247,10 @@ class Problem(Struct, frozen=True, dict=True):
 
     @property
     def own(self) -> str:
-        """The kernel of cuDNN, where PyTorch leaves a depthwise convolution in float16 to it; else "".
+        """The cuDNN kernel of a depthwise float16 convolution that PyTorch leaves to cuDNN; else "".
 
-        It does with these windows of images, any of sequences, and a step of 1; of larger steps it depends, and times are
-        alike (Convolution.cpp).
+        PyTorch does so for these windows of images, for any window of sequences, and for a stride of 1. With larger strides
+        it depends, and times are about equal (Convolution.cpp).
         """
         conv, (*_, wide) = self.conv, self.x.shape
         is_known = self.x.dtype == "float16" and conv.groups >= _LEAST_GROUPS and not conv.is_strided
@@ -262,7 +262,7 @@ class Problem(Struct, frozen=True, dict=True):
 
     @property
     def sizes(self) -> Sizes:
-        """As the kernel sees it: a transposed one is the gradient of the convolution from its result to its operand."""
+        """The sizes that the kernel sees: a transposed convolution is the gradient of one from its result to its operand."""
         conv = self.conv
         x, out = (self.out, self.x) if conv.transposed else (self.x, self.out)
         turned = _TURNED.get(self.phase, self.phase) if conv.transposed else self.phase
@@ -285,12 +285,12 @@ class Problem(Struct, frozen=True, dict=True):
 
     @property
     def is_padded_group(self) -> bool:
-        """Whether groups are packed into one kernel with more channels than they have."""
+        """Whether groups are packed into one kernel that has more channels than they have."""
         return self.way == "packed" and self.conv.packed != self.conv.narrow
 
     @property
     def operands(self) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        """What the pass reads, and what it writes."""
+        """The two tensors that the phase reads, and the tensor that it writes."""
         x, weight, out = self.x, self.weight, self.out
         if self.phase == "forward":
             return (x, weight), out
@@ -298,17 +298,17 @@ class Problem(Struct, frozen=True, dict=True):
 
     @property
     def variant(self) -> str:
-        """That of the kernel, where it has no tensor cores; "" where it may have them."""
+        """The variant of a kernel without tensor cores; "" if the kernel may use them."""
         conv, is_plain = self.conv, self.way == "as_it_lies" and self.phase == "forward"
         is_product = conv.is_pointwise or conv.is_one_position
         if self.own:
             return self.own
         if is_plain and not (conv.is_depthwise or is_product or conv.is_single or self.is_channels_last):
-            return TILED  # few channels in order, in half precision
+            return TILED  # few row-major channels in half precision
         return SCALAR if self.way == SCALAR else DIRECT if self.is_each else ""
 
     def kernels(self, flops: int) -> list[Kernel]:
-        """The kernels of the pass: conversions before it and after it, and one kernel, or one for each group."""
+        """The kernels of the phase: conversions before and after one kernel, or only one kernel for each group."""
         reads, writes = self.operands
         moved = (sum(tensor.full_bytes for tensor in reads), writes.full_bytes)
         kernel = Kernel("convolution", self.x.dtype, flops, 0, *moved, self.sizes, variant=self.variant)
@@ -317,7 +317,7 @@ class Problem(Struct, frozen=True, dict=True):
         return [*self.converted(*reads), kernel, *self.converted(writes)]
 
     def converted(self, *tensors: Tensor) -> list[Kernel]:
-        """The conversions of these tensors to channels-last or back; few channels are padded."""
+        """The kernels that convert these tensors to channels last or back; tensor cores may need padded channels."""
         conv, is_last = self.conv, self.is_channels_last
         letters = converted(conv, self.phase, is_last)
         wanted = {"x": self.x, "w": self.weight, "o": self.out}
@@ -329,9 +329,9 @@ class Problem(Struct, frozen=True, dict=True):
         return ordered + [kernel for tensor in found for kernel in self.conversion(tensor)]
 
     def conversion(self, tensor: Tensor) -> list[Kernel]:
-        """The conversion of one tensor, or back; channels are padded with zeros first."""
+        """The kernels that convert one tensor, or convert it back; zeros are written first if channels are padded."""
         conv, channels = self.conv, tensor.shape[1]
-        if self.way == "copied":  # rounded as they lie
+        if self.way == "copied":  # a copy in the same order, to be rounded
             return [copy_to(tensor, tensor)]
         is_weight, is_grouped = tensor is self.weight, conv.groups > 1
         padded = channels if tensor is self.out else conv.aligned(channels)
@@ -342,11 +342,11 @@ class Problem(Struct, frozen=True, dict=True):
         zeros = [Kernel("elementwise", tensor.dtype, written_bytes=written)] if padded > channels else []
         is_generic = (is_weight or self.is_channels_last) if is_grouped else tensor.shape[0] % conv.alignment
         moved = (tensor.full_bytes, written)
-        if zeros and is_generic and (is_grouped or is_weight):  # a weight is padded along both axes
+        if zeros and is_generic and (is_grouped or is_weight):  # a weight is padded along both channel axes
             return [*zeros, Kernel("copy", tensor.dtype, 0, 0, *moved, variant="generic")]
         wide, pixels = tensor.shape[1] * padded // max(channels, 1), math.prod(tensor.shape[2:])
         tiles = Rows(tensor.shape[0] * -(-wide // _CONVERTED_TILE) * -(-pixels // _CONVERTED_TILE), 1)
-        # With channels last already, channels are appended to each pixel.
+        # If the tensor is channels last already, padding only appends channels to each pixel.
         variant = "padded" if self.is_channels_last and zeros and not is_grouped else "channels_last"
         return [*zeros, Kernel("copy", tensor.dtype, 0, 0, *moved, tiles, variant=variant)]
 
@@ -356,12 +356,12 @@ def convolution(call: ConcreteCall) -> list[Kernel]:
     problem, out, cost = Problem.of(call), call.out, call.cost
     if problem is None:
         return [] if out is None else [Kernel("convolution", out.dtype, cost.matrix_flops, 0, *cost.moved)]
-    if call.operand("grad") is not None:  # the file records the gradients
+    if call.operand("grad") is not None:  # the recorded operator that computes the gradients
         products = problem.conv.wants_x + problem.conv.wants_weight
         return _gradients(problem, cost.matrix_flops // max(products, 1))
     bias, out = call.operand("bias"), problem.out
     kernels = put_in_order(problem.x, is_last=problem.is_channels_last) + problem.kernels(cost.matrix_flops)
-    if bias is not None and bias.dtype != "int32":  # integers start the sums of integers
+    if bias is not None and bias.dtype != "int32":  # integer convolutions start their sums from the bias
         ones = (1,) * (out.rank - 2)
         by_channel = replace(bias, shape=(bias.numel, *ones), strides=(1, *ones))
         kernels.append(pointwise(out, [out, by_channel], out.full_bytes + bias.nbytes, out.full_bytes))
@@ -369,13 +369,13 @@ def convolution(call: ConcreteCall) -> list[Kernel]:
 
 
 def convolution_backward(call: ConcreteCall) -> list[Kernel]:
-    """The gradients of a convolution that the call is."""
+    """The kernels of a convolution's gradients."""
     problem = Problem.of(call)
     return [] if problem is None else _gradients(problem, call.cost.matrix_flops)
 
 
 def _gradients(problem: Problem, flops: int) -> list[Kernel]:
-    """A convolution for the gradient of the operand and one for that of the weight, and the sum for that of the bias."""
+    """A convolution for each wanted gradient of operand and weight, and a sum for that of the bias."""
     conv, kernels = problem.conv, list[Kernel]()
     if conv.wants_x:
         kernels += replace(problem, phase="input_gradient").kernels(flops)

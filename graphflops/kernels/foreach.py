@@ -1,4 +1,4 @@
-"""Kernels of operators on lists of tensors, as optimizers and FSDP call them: each works through chunks of many tensors."""
+"""Kernels of operators on lists of tensors, which optimizers and FSDP call: each kernel processes chunks of many tensors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from graphflops.kernels.call import ConcreteCall
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import Chunks, Kernel
 
-# Elements that a thread block works through, and blocks of one kernel.
+# Elements that a thread block processes, and blocks of one kernel.
 _CHUNK, _MOST_BLOCKS = limits("aten_2", "foreach", "chunk", "most_blocks")
-# Tensors of one kernel where it works on one, two, ... of each parameter; and where it works on one with a factor for each.
+# Most tensors per kernel if it reads or writes one, two, ... lists; and if each tensor has a scalar of its own.
 _MOST_TENSORS = limits("aten_2", "foreach", "one", "two", "three", "four", "five")
 (_MOST_WITH_SCALARS,) = limits("aten_2", "foreach", "with_scalars")
-MOST_ELEMENTS = 2**40  # more than any device holds: their kernels are not listed
+MOST_ELEMENTS = 2**40  # more than any device holds: the kernels of such calls are not listed one by one
 # Arithmetic that takes longer than the traffic.
 _VARIANTS = {"div": "division", "addcdiv": "quotient", "sqrt": "root"}
 
@@ -23,15 +23,15 @@ _VARIANTS = {"div": "division", "addcdiv": "quotient", "sqrt": "root"}
 class Pass(Record, frozen=True):
     """One operator over lists."""
 
-    tensors: int  # how many of each parameter a kernel works on
-    read: float  # bytes of an element of each
+    tensors: int  # number of lists that a kernel reads or writes
+    read: float  # bytes read per element
     written: float
-    variant: str = ""  # arithmetic that takes longer
-    has_scalars: bool = False  # each parameter has a factor of its own
+    variant: str = ""  # arithmetic that takes longer than the traffic
+    has_scalars: bool = False  # whether each tensor has a scalar of its own
 
 
 def foreach(call: ConcreteCall) -> list[Kernel]:
-    """A call on lists. Results are a list more, unless they are written in place."""
+    """The kernels of a call on lists. Results are one more list, unless the call is in-place."""
     arguments = call.call.node.args
     given = [[one for one in each if isinstance(one, Ref)] for each in arguments if isinstance(each, tuple)]
     lists = [each for each in given if each]
@@ -52,7 +52,7 @@ def foreach(call: ConcreteCall) -> list[Kernel]:
 
 
 def together(dtype: str, group: Sequence[int], passed: Pass) -> list[Kernel]:
-    """One pass over tensors of these numbers of elements."""
+    """The kernels of one operator on tensors with these numbers of elements."""
     kernels = []
     for chunks, elements, largest in _packed(group, passed):
         read, written = (round(size * elements) for size in (passed.read, passed.written))
@@ -62,7 +62,7 @@ def together(dtype: str, group: Sequence[int], passed: Pass) -> list[Kernel]:
 
 
 def _packed(group: Sequence[int], passed: Pass) -> Iterator[tuple[int, int, int]]:
-    """The kernels in order, as many chunks as their arguments can hold: chunks, elements in all, those of the largest."""
+    """For each kernel, filled with as many chunks as its arguments hold: its chunks, elements, and longest chunk."""
     most = _MOST_TENSORS[passed.tensors - 1]
     if passed.has_scalars:
         most = min(most, _MOST_WITH_SCALARS)

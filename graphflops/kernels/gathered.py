@@ -1,8 +1,8 @@
-"""Elements and rows that are read from anywhere in a table (Indexing.cu, IndexKernel.cpp and IndexKernelUtils.cu of ATen).
+"""Elements and rows that are read from any places of a table (Indexing.cu, IndexKernel.cpp and IndexKernelUtils.cu of ATen).
 
-Up to 16 rows of a table are read one after the other. More that are multiples of 16 bytes (a row is all that lies behind the
-first axis) are copied by blocks of 4,096 bytes, if the indices lie side by side too; otherwise each element is read by
-itself. Several indices that lie in different ways, as rows beside columns, are first copied in order.
+Up to 16 rows of a table are read one after the other. More are copied in blocks of 4,096 bytes if the indices and each row
+(all axes behind the first) are contiguous and a row is a multiple of 16 bytes; else each element is read by itself.
+Several indices with different layouts, such as rows beside columns, are first copied to row-major.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _FEW, _COPIED = limits("aten_2", "gather", "few", "block")
 _AT_ONCE, _PART = limits("aten_2", "embedding", "at_once", "part")
 _ONE_BLOCK, _DEVIATIONS, _NARROW = limits("aten_2", "index", "one_block", "deviations", "narrow")
 _WARP = 32  # threads
-_START = 3.3  # warps in whose time a block starts
+_START = 3.3  # the time that a block takes to start, in warps
 _ROWS = frozenset({"embedding", "index_select"})  # they take rows of a table
-_ELEMENTS, _EACH = "elements", "gather"  # variants: of `index`, and of a table's rows
+_ELEMENTS, _EACH = "elements", "gather"  # variants: `index` by elements, and rows of a table by elements
 
 
 @on_operand
 def gathered(call: ConcreteCall, _: Tensor, out: Tensor) -> list[Kernel]:
-    """What reads the elements, after copies of indices."""
+    """The kernel that reads the elements, after copies of the indices."""
     kernel = rows_kernel("gather", out, call, *call.cost.moved)
     each = replace(kernel, sizes=Strided(out.numel, 2, 3), variant=_ELEMENTS)
     name, (table, *indices) = call.operator.name, call.operands
@@ -43,7 +43,7 @@ def gathered(call: ConcreteCall, _: Tensor, out: Tensor) -> list[Kernel]:
             kernel = replace(kernel, sizes=_blocks(index.numel, prod(inside), out.bits), variant=name)
             return [each if prod(inside) * out.bits // 8 % _ALIGNED else kernel]
         return [*_copied_indices(indices), each]
-    if name == "embedding_bag":  # a thread adds the entries of its bag one after the other
+    if name == "embedding_bag":  # a thread adds the entries of a bag one after the other
         bags, count = call.results[0].numel // max(table.shape[-1], 1), indices[0].numel
         return [replace(kernel, sizes=Rows(bags, -(-count // max(bags, 1))))]
     rows = call.operand("index")
@@ -61,7 +61,7 @@ def gathered(call: ConcreteCall, _: Tensor, out: Tensor) -> list[Kernel]:
 def rows_taken(
     kernel: Kernel, rows: int, columns: int, bits: int, name: str = "index", *, is_in_order: bool = True
 ) -> Kernel:
-    """The kernel, as it takes so many rows of a table. name: of the function whose rows have a kernel of their own."""
+    """The kernel that reads `rows` rows of a table. name: the function that reads them, if it has a kernel of its own."""
     if rows <= _FEW:
         return replace(kernel, sizes=Rows(columns, rows), variant="few")
     if columns * bits // 8 % _ALIGNED or not is_in_order:
@@ -72,13 +72,13 @@ def rows_taken(
 
 
 def _blocks(rows: int, columns: int, bits: int) -> Rows:
-    """The blocks that copy rows of so many elements, and the elements that each copies."""
+    """The blocks that copy rows of `columns` elements, and the elements that each block copies."""
     each = -(-columns * bits // 8 // _COPIED)
     return Rows(rows * each, columns // max(each, 1))
 
 
 def _copied_indices(indices: Sequence[Tensor]) -> list[Kernel]:
-    """Copies of several indices, repeated to the same shape, unless all of them lie alike."""
+    """Copies of several indices, broadcast to one shape; none if all have the same strides."""
     shape: Any = broadcast(*[index.shape for index in indices])
     wide: list[Any] = [repeated(index.shape, index.strides, shape) for index in indices]
     if len(set(wide)) < 2:
@@ -88,7 +88,7 @@ def _copied_indices(indices: Sequence[Tensor]) -> list[Kernel]:
 
 
 def _listed(index: Tensor | None) -> tuple[list[Kernel], bool]:
-    """The copy that makes a list of the indices, where they are no view of one, and whether they then lie side by side."""
+    """The copy that makes the indices one-dimensional, if no view can, and whether they are then contiguous."""
     if index is None or index.numel < 2:
         return [], True
     steps = regrouped(index.shape, index.strides, (index.numel,))
@@ -96,18 +96,18 @@ def _listed(index: Tensor | None) -> tuple[list[Kernel], bool]:
 
 
 def added_sorted(call: ConcreteCall, table: Tensor, out: Tensor) -> list[Kernel]:
-    """Gradients added to the rows of a table in the order of their indices, which are taken as drawn at random.
+    """The kernels that add gradients to a table's rows in the order of sorted indices, which are assumed to be random.
 
-    A warp adds up to ten gradients of a row for an embedding, then the sums of these; few rows take them all at once.
-    For an index it adds all of a row, one after the other (EmbeddingBackwardKernel.cu and Indexing.cu of ATen).
+    For an embedding, a warp adds up to ten gradients of a row, and then the partial sums; with few rows it adds all at once.
+    For an index, it adds all of a row one after the other (EmbeddingBackwardKernel.cu and Indexing.cu of ATen).
     """
     is_index = call.operator.name == "index"
     columns = prod(table.shape[1:])
     shapes = [x.shape for x in call.operands if "int" in x.dtype]
-    if is_index and shapes:  # what each entry takes, of one index for each of several axes
+    if is_index and shapes:  # the elements of an entry, where several axes have one index each
         picked: Any = broadcast(*shapes)
         columns = max(out.numel // max(prod(picked), 1), 1)
-    entries = call.operand("index") if call.operator.name == "embedding_bag" else None  # of all bags
+    entries = call.operand("index") if call.operator.name == "embedding_bag" else None  # entries of all bags
     count = max(out.numel // max(columns, 1), 1) if entries is None else entries.numel
     rows, size = table.numel // max(columns, 1), int(table.bits * count * columns // 8)
     kind = "few" if count <= _ONE_BLOCK else "index" if is_index else "embedding"
@@ -120,9 +120,9 @@ def added_sorted(call: ConcreteCall, table: Tensor, out: Tensor) -> list[Kernel]
         written = min(size, table.full_bytes)
         return [order, replace(added, sizes=Rows(1, most), written_bytes=written, variant="repeated")]
     if rows <= _AT_ONCE:
-        converted = [copy(table)] if table.bits < 32 else []  # they are added up in float32
+        converted = [copy(table)] if table.bits < 32 else []  # the sums are in float32
         return [order, replace(added, sizes=Rows(count, int(repeats)), variant="at_once"), *converted]
-    most = min(count, rows)  # rows that may be seen, for each of which there is a block
+    most = min(count, rows)  # distinct rows; each has a block
     parts = count // _PART + most
     sums = 2 * 4 * columns * parts  # written and read in float32
     blocks = Rows(int((parts + most) * max(-(-columns // _WARP), _START)), 1)

@@ -1,4 +1,4 @@
-"""The kernels of elementwise gradients, by their formulas in `rules/work.txt`, with the tensors of a call."""
+"""The kernels of elementwise gradients: the formulas of `rules/work.txt`, applied to the tensors of a call."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from graphflops.tensor import TensorType
 
 
 class GradientKernels(Record, frozen=True):
-    """What computes the gradient of one operand."""
+    """The kernels that compute the gradient of one operand."""
 
     formula: Formula
     launches: Sequence[Launch]
-    named: Mapping[str, str]  # the values that its formula calls `a`, `b`, `c` and `out`
-    is_reduced: bool = False  # of a reduction, whose operand has more elements than `g` and `out`
+    named: Mapping[str, str]  # by the formula's names `a`, `b`, `c` and `out`, the names of the values
+    is_reduced: bool = False  # the call is a reduction: its operand has more elements than `g` and `out`
 
     def shaped(self, launch: Launch) -> frozenset[str]:
-        """The tensors whose shapes together are that of a launch's result."""
+        """The tensors that together determine the shape of a launch's result."""
         return launch.leaves & {"a"} if self.is_reduced and "a" in launch.leaves else launch.leaves
 
 
 def gradient_kernels(call: PricedCall, place: int, values: Mapping[str, Value]) -> GradientKernels | None:
-    """What computes the gradient of the operand at a place among the call's tensors; None where no formula is known."""
+    """The kernels of the gradient for the operand at this place among the call's tensors; None without a known formula."""
     operator, arguments, outputs = call.node.operator, call.node.arguments(), call.node.outputs
     if operator.kind in ("reduction", "scan"):
         order = arguments.get("order")
@@ -38,7 +38,7 @@ def gradient_kernels(call: PricedCall, place: int, values: Mapping[str, Value]) 
         if order not in (2, None):
             formula = REDUCTIONS.get(f"{operator.name}:{order}", REDUCTIONS["vector_norm:p"])
         if formula is None or (outputs[1:] and operator.name in ("max", "min")):
-            return None  # along one axis an extreme's gradient goes to its place
+            return None  # along one axis, the gradient of an extreme is scattered to its place
         found, named = launches(formula.text, numbers_of((("p", order),))), {"a": call.uses[0]}
         named["out"] = outputs[0] or ""
         return GradientKernels(formula, found, named, operator.kind == "reduction")
@@ -54,7 +54,7 @@ def gradient_kernels(call: PricedCall, place: int, values: Mapping[str, Value]) 
     if letter is None:
         return None
     formula = work.formulas["abc".index(letter)]
-    if formula is None:  # the gradient of the result is the operand's too
+    if formula is None:  # the operand's gradient is that of the result
         return GradientKernels(Formula(""), (), {})
     given += [(name, value) for name, value in arguments.items() if name not in names]
     numbers = numbers_of(each for each in given if each[0] not in named)
@@ -63,13 +63,13 @@ def gradient_kernels(call: PricedCall, place: int, values: Mapping[str, Value]) 
 
 
 def axes_of(operator: Op, operand: Sequence[Dim], rank: int) -> range:
-    """The axes of a result of this rank along which an operand lies: the last; parameters of a PReLU lie along channels."""
+    """The axes of a result of this rank that an operand has: the last ones; for the weight of a PReLU, the channels."""
     is_of_channels = operator.name == "prelu" and len(operand) == 1 < rank
     return range(1, 2) if is_of_channels else range(rank - len(operand), rank)
 
 
 def temporary_bytes(found: GradientKernels, out: TensorType, values: Mapping[str, Value]) -> list[Dim]:
-    """Bytes of each tensor that a formula makes on its way. All live until the gradient is there."""
+    """Bytes of each temporary that a formula makes. All live until the gradient is computed."""
     if found.formula.is_fused or not found.launches:
         return []
     result = len(found.launches) - 1

@@ -1,8 +1,8 @@
-"""The kernels of the gradients of one call, by the kind of its operator; also of operators that find gradients.
+"""The kernels of the gradients of one call, by kind of operator; also the kernels of operators that compute gradients.
 
-Recorded steps and joint graphs call the latter: `native_layer_norm_backward` runs what the gradient of `native_layer_norm`
-runs. Its operands tell the forward call as far as the gradient reads it: operands have the names that they have in the
-forward, and those that are missing the type of their gradient.
+Recorded steps and joint graphs call such operators: `native_layer_norm_backward` runs what the gradient of
+`native_layer_norm` runs. Its operands describe the forward call as far as its gradient reads it: they have the names of the
+forward's operands, and an operand that is missing has the type of its gradient.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from graphflops.rules.formula import REDUCING, SCANNING
 from graphflops.rules.work import work_of_launch
 
 _KINDS = frozenset({"attention", "gather", "loss", "normalisation", "pooling", "resampling", "softmax"})
-_OUTGOING = ("grad_output", "grad_out", "grad")  # the gradient of the forward's result
-_WANTED = ("output_mask", "grad_input_mask")  # for each operand whether its gradient is wanted
-_DENSE = "_dense"  # of `embedding_dense_backward`, which fills a whole table
+_OUTGOING = ("grad_output", "grad_out", "grad")  # names of the gradient of the forward's result
+_WANTED = ("output_mask", "grad_input_mask")  # names of the mask of operands that want a gradient
+_DENSE = "_dense"  # in `embedding_dense_backward`, which fills a whole table
 
 
 @lru_cache(maxsize=2**10)
 def forward_of(found: Op) -> Op | None:
-    """The operator whose gradients another finds, by its name; None for one that finds none, or of another kind."""
+    """The operator whose gradients this one computes, by name; None if it computes none or its kind is not listed."""
     word, is_gradient, rest = found.word.partition("_backward")
     if not is_gradient or rest not in ("", "_data") or found.dialect != "aten":
         return None
@@ -46,7 +46,7 @@ def forward_of(found: Op) -> Op | None:
 
 
 class ForwardCall(ConcreteCall):
-    """The forward call whose gradients a call finds."""
+    """The forward call whose gradients a call computes."""
 
     def __init__(self, call: ConcreteCall, forward: Op) -> None:
         super().__init__(*(call.call, call.values, call.strides, call.sizes, None, call.attention_kernel))
@@ -58,22 +58,22 @@ class ForwardCall(ConcreteCall):
 
     @cached_property
     def schema(self) -> tuple[str, ...]:
-        """The forward's arguments, by their names in torch's schema."""
+        """The names of the forward's arguments in torch's schema."""
         return orders(self.forward.spelling)[0]
 
     @cached_property
     def arguments(self) -> dict[str, Any]:
-        """Arguments by canonical name, those without one by their own."""
+        """Arguments by canonical name; those that have none by their own."""
         canonical = dict(zip(self.schema, self.forward.parameters, strict=False))
         return {canonical.get(name, name): value for name, value in self.own.items()}
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
-        """The forward's tensors by canonical name; those that the gradient does not read have the type of their gradient."""
+        """The forward's tensors by canonical name; one that the gradient does not read has its gradient's type."""
         made = self.given.results
         wanted = next((self.own[name] for name in _WANTED if name in self.own), (True,) * len(made))
         found: dict[str, Tensor] = {}
-        turn = 0  # of the operand among those that may have a gradient
+        turn = 0  # place among the operands that may have a gradient
         for raw, name in zip(self.schema, self.forward.parameters, strict=False):
             argument = self.own.get(raw)
             tensor = self.named(argument.name) if isinstance(argument, Ref) else None
@@ -94,14 +94,14 @@ class ForwardCall(ConcreteCall):
 
     @cached_property
     def results(self) -> tuple[Tensor, ...]:
-        """The forward's result, which has the type of its gradient."""
+        """The forward's result, with the type of its gradient."""
         given = next((self.own[name] for name in _OUTGOING if name in self.own), None)
         out = self.named(given.name) if isinstance(given, Ref) else None
         return () if out is None else (out,)
 
     @cached_property
     def gradient(self) -> Backward:
-        """What the call finds, as the backward of the forward."""
+        """What the call computes, as the backward of the forward call."""
         places = [place for place, tensor in enumerate(self.operands) if tensor.requires_grad]
         return Backward(self.call.estimate, tuple([(place, True) for place in places]))
 
@@ -112,13 +112,13 @@ class ForwardCall(ConcreteCall):
 
 
 def call_kernels(call: ConcreteCall) -> list[Kernel]:
-    """What a call launches, in order; an operator that finds gradients what the backward of its forward does."""
+    """The kernels of a call, in order; an operator that computes gradients launches those of its forward's backward."""
     forward = forward_of(call.operator)
     return forward_kernels(call) if forward is None else backward_kernels(ForwardCall(call, forward))
 
 
 def backward_kernels(call: ConcreteCall) -> list[Kernel]:
-    """What the gradients of a call launch, in order."""
+    """The kernels of a call's gradients, in order."""
     if not call.gradients:
         return []
     operator = call.operator
@@ -135,7 +135,7 @@ def backward_kernels(call: ConcreteCall) -> list[Kernel]:
 
 @moved.on_operand
 def _elementwise_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    """The kernels of each wanted operand's formula, and a sum over the axes along which the operand is repeated."""
+    """The kernels of the formula for each wanted operand, and a sum over the axes along which the operand is broadcast."""
     kernels: list[Kernel] = []
     for place, has_memory in call.gradients:
         if place >= len(call.operands):
@@ -145,9 +145,9 @@ def _elementwise_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Ke
             computed = gradient_kernels(call.call, place, call.values)
             if computed is not None and not computed.formula.is_fused:
                 kernels += _launched(call, computed, out)
-            elif computed is None or not kernels:  # a fused one is for the gradients of all operands
+            elif computed is None or not kernels:  # one fused kernel computes the gradients of all operands
                 cost, count = call.backward_cost, sum(each for _, each in call.gradients)
-                # Transcendentals run beside, on units of their own.
+                # Special-function units evaluate transcendentals at the same time.
                 read, work = cost.read_bytes // count, cost.arithmetic // count
                 kernels.append(moved.pointwise(out, [out, *call.operands[:1]], read, out.full_bytes, work))
         if operand.numel < out.numel:
@@ -158,7 +158,7 @@ def _elementwise_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Ke
 
 
 def _converted(x: Tensor, out: Tensor) -> Kernel:
-    """A gradient in the element type of the result, as it is converted to that of an operand."""
+    """The kernel that converts a gradient from the result's element type to the operand's."""
     return moved.copy(replace(x, dtype=out.dtype, bits=out.bits, nbytes=x.numel * out.bits // _BYTE), x.bits)
 
 
@@ -179,11 +179,12 @@ def _launched(call: ConcreteCall, found: GradientKernels, out: Tensor) -> list[K
             for each in launch.operands
         ]
         leaves = [call.named(found.named.get(leaf, "")) or out for leaf in sorted(found.shaped(launch))]
-        made = max(leaves, key=lambda leaf: (leaf.numel, leaf.bits))  # a mask is no wider than what it hides
+        # Not the mask where sizes are equal, nor a factor that is a broadcast view.
+        made = max(leaves, key=lambda leaf: (leaf.numel, leaf.bits, leaf.nbytes))
         written = made.numel if launch.is_mask else made.full_bytes
         if launch.function == "masked_fill" and not launch.is_in_place:
             kernels.append(moved.copy(made))
-        if launch.function in ("flip", *SCANNING):  # a scan from the last element to the first
+        if launch.function in ("flip", *SCANNING):  # a scan in reverse
             size = made.full_bytes
             turned = Kernel("copy", made.dtype, 0, 0, size, size, variant="strided")
             kernels.append(
@@ -199,7 +200,7 @@ def _launched(call: ConcreteCall, found: GradientKernels, out: Tensor) -> list[K
 
 
 def _summed(call: ConcreteCall, out: Tensor, operand: Tensor) -> Kernel:
-    """The sum of a gradient over the axes that were broadcast."""
+    """The sum of a gradient over the axes that the operand was broadcast along."""
     axes = zip(axes_of(call.operator, operand.shape, out.rank), operand.shape, strict=True)
     kept = [axis for axis, size in axes if size == out.shape[axis]]
     return replace(moved.sum_to(out, kept), read_bytes=out.full_bytes, written_bytes=operand.full_bytes)
@@ -207,7 +208,7 @@ def _summed(call: ConcreteCall, out: Tensor, operand: Tensor) -> Kernel:
 
 @moved.on_operand
 def _view_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    """Of a part, zeros with the gradient copied in; of repeats, their sum; of parts that are all used, one copy."""
+    """For a part, zeros and a copy of the gradient into them; for `expand`, a sum; for `split` and the like, one copy."""
     name = call.operator.name
     if name in ("slice", "select", "narrow", "index_select", "diagonal", "unfold", "as_strided"):
         return [moved.fill(x), moved.copy(out)] if x.numel != out.numel else []
@@ -219,7 +220,7 @@ def _view_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 
 @moved.on_operand
 def _reduction_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    """By the formula; that of a sum or mean is repeated over the axes that were reduced, and a mean divides it first."""
+    """The kernels of the formula; the gradient of a sum is an expanded view, that of a mean is divided and written."""
     if call.operator.name == "sum":
         return []
     if call.operator.name == "mean":
@@ -229,15 +230,15 @@ def _reduction_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kern
 
 
 def _selected(call: ConcreteCall) -> list[Kernel]:
-    """The gradients of elements that were chosen along an axis, written into zeros."""
+    """The gradients of elements that were selected along an axis, scattered into zeros."""
     out, x = call.out, call.operands[0]
-    if out is None or len(call.results) < 2:  # a function without a formula
+    if out is None or len(call.results) < 2:  # a function whose gradient has no formula
         return [moved.elementwise(x, x.full_bytes, x.full_bytes, x.numel)]
     return [moved.fill(x), moved.scattered(x, out.numel, "scatter")]
 
 
 def _gather_backward(call: ConcreteCall) -> list[Kernel]:
-    """Zeros of the table's size, and the gradient's rows added into them."""
+    """Zeros of the table's size, to which the rows of the gradient are added."""
     out, table, name = call.out, call.operand("weight", "x"), call.operator.name
     if out is None or table is None or not table.requires_grad:
         return []
@@ -256,9 +257,9 @@ def _gather_backward(call: ConcreteCall) -> list[Kernel]:
 
 
 def _scatter_backward(call: ConcreteCall) -> list[Kernel]:
-    """The operand's gradient is a copy of the result's, of which a part becomes zero; the source's is gathered from it.
+    """The operand's gradient is a copy of the result's with zeros at the written places; the source's is gathered from it.
 
-    Rows of the result are taken by one kernel, also where an index is repeated along all axes behind the first.
+    One kernel reads whole rows, also if an index is expanded along all axes behind the first.
     """
     kernels, name = _other_backward(call), call.operator.name
     index, source = call.operand("index"), call.operand("source")
@@ -269,19 +270,19 @@ def _scatter_backward(call: ConcreteCall) -> list[Kernel]:
         taken = [replace(kernel, family="gather") for kernel in kernels]
         kernels = [rows_taken(kernel, rows, columns, source.bits) for kernel in taken]
     if (0, True) in call.gradients:
-        zeros = 2 if call.operator.name == "index_put" else 1  # made first, then written
+        zeros = 2 if call.operator.name == "index_put" else 1  # zeros are made first, then written
         kernels += [moved.elementwise(call.operands[0], 0, 0)] * zeros
     return kernels
 
 
 def _movement_backward(call: ConcreteCall) -> list[Kernel]:
-    """Parts of the gradient are views of it; what was padded or repeated takes a copy.
+    """Gradients of joined parts are views; padded or repeated operands need a copy.
 
-    A constant padding is cut off by one of negative width, which fills its result first.
+    The gradient of constant padding is a padding of negative width, which first fills its result.
     """
     name, out = call.operator.name, call.out
     wanted = [call.operands[place] for place, _ in call.gradients if place < len(call.operands)]
-    if call.operator.word in _JOINING:  # views, of which those of another element type are converted
+    if call.operator.word in _JOINING:  # views; those of another element type are converted
         return [_converted(x, out) for x in wanted if out is not None and x.dtype != out.dtype]
     if name == "repeat" and out is not None:
         return [_summed(call, out, x) for x in wanted]
@@ -295,7 +296,7 @@ def _movement_backward(call: ConcreteCall) -> list[Kernel]:
 
 @moved.on_operand
 def _softmax_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    """Of a softmax, the gradient is multiplied by the result first."""
+    """For a softmax, the gradient is first multiplied by the result; a log-softmax needs no product."""
     if not out.numel:
         return []
     size, name = out.full_bytes, call.operator.name
@@ -305,14 +306,14 @@ def _softmax_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel
 
 
 def _resampling_backward(call: ConcreteCall) -> list[Kernel]:
-    """Those of grids and of antialiased interpolations are one kernel."""
+    """Interpolations with a model of their own; grids and antialiased interpolations are one kernel for each gradient."""
     word = call.operator.word
     is_known = images.is_cubic(word) or "nearest" in word or "linear" in word
     return images.interpolation_backward(call) if is_known else _other_backward(call)
 
 
 def _other_backward(call: ConcreteCall) -> list[Kernel]:
-    """A kernel for each gradient with memory of its own, which share the work and the traffic."""
+    """One kernel for each gradient that has memory of its own; the kernels share work and traffic."""
     count = sum(has_memory for _, has_memory in call.gradients)
     like, cost = call.out or next(iter(call.operands), None), call.backward_cost
     if like is None or not count or cost.written_bytes == 0:
@@ -336,7 +337,7 @@ _BY_NAME: Mapping[str, moved.Lowering] = by_name(
         "col2im": moved.on_operand(lambda call, x, out: images.columns(call, out, x)),
         "im2col": moved.on_operand(lambda call, x, out: images.image(call, out, x)),
         "pixel_shuffle": moved.on_operand(lambda call, x, out: [moved.shuffled(x)]),
-        "roll": forward_kernels,  # the gradient is turned back
+        "roll": forward_kernels,  # the gradient is rolled back
         "weight_norm": rowwise.weight_norm,
     }
 )

@@ -1,7 +1,7 @@
-"""Kernels that go over images: pooling, interpolations (UpSample*.cu of ATen), and patches as columns (im2col.cuh).
+"""Kernels on images: pooling, interpolations (UpSample*.cu of ATen), and patches as columns (im2col.cuh).
 
-Pooling and its gradients go by dimensions and layout. An interpolation has a thread for each result, or position of all
-images; at the same size it is a copy.
+Pooling kernels and their gradients differ by number of axes and layout. An interpolation has a thread for each result, or
+for each position of all images; an interpolation to the same size is a copy.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _PLANE_BLOCK = (32, 8)  # threads across and down a plane of results
 _WARP = 32  # threads
 (_CHANNELS,) = limits("aten_2", "adaptive_avg_pool", "channels")
 (_PLACE,) = constants("aten_2", "adaptive_avg_pool", "place")
-_MOST_DOWN = 16  # blocks down the planes of an image, all together
+_MOST_DOWN = 16  # blocks down the planes of an image, over all channels
 
 
 def pooling(call: ConcreteCall, *, is_backward: bool = False) -> list[Kernel]:
     """One kernel; an average over all positions is a mean.
 
-    Backward each element gathers from the windows that it is in; where windows are uneven, they add to zeros.
+    In the backward each element gathers from its windows; uneven windows add to zeros instead.
     """
     x, out, name = call.operand("x"), call.out, call.operator.name
     if x is None or out is None or x.rank < 2 or not out.numel:
@@ -37,14 +37,14 @@ def pooling(call: ConcreteCall, *, is_backward: bool = False) -> list[Kernel]:
     variant = f"{name}{'_volume' if x.rank >= _VOLUME_RANK else '_last' if is_last(x) else ''}"
     moved = (x.full_bytes, out.full_bytes + indices)
     if is_backward:
-        # A thread for each gradient adds it where maxima are of volumes, else one for each element.
+        # For maxima of volumes a thread adds one gradient; otherwise a thread gathers for one element.
         threads = out.numel if variant == "max_pool_volume" else x.numel
         cover = Windows(threads, positions * out.numel / max(x.numel, 1))
         kernel = Kernel("pool", x.dtype, 0, 0, *moved[::-1], cover, variant=f"{variant}_backward")
         return [*copied(call, again=True), *([] if name == "avg_pool" else [fill(x)]), kernel]
     window = Windows(out.numel, positions)
     if name == "adaptive_max_pool" and out.rank == IMAGE_RANK:
-        # A thread looks at several positions in turn (AdaptiveMaxPooling2d.cu of ATen). blocks: of a plane.
+        # A thread processes several positions in turn (AdaptiveMaxPooling2d.cu of ATen). blocks: of a plane.
         *_, channels, height, width = out.shape
         blocks = max(_MOST_DOWN // max(channels, 1), 1)
         turns = -(-width // _PLANE_BLOCK[0]) * -(-height // (_PLANE_BLOCK[1] * blocks))
@@ -55,7 +55,7 @@ def pooling(call: ConcreteCall, *, is_backward: bool = False) -> list[Kernel]:
 
 
 def _turns_of_last(out: Tensor) -> float:
-    """Channels of results that a thread takes one after the other, and the places of their windows in such."""
+    """Loads that a thread makes one after the other: channels of results times places, plus the places of their windows."""
     _, channels, *sides = out.shape
     across = largest_power(channels, _WARP)
     taken = -(-channels // (across * -(-channels // (across * _CHANNELS))))
@@ -65,34 +65,34 @@ def _turns_of_last(out: Tensor) -> float:
 def _window_positions(call: ConcreteCall, x: Tensor, out: Tensor) -> float:
     if call.operator.name.startswith("adaptive"):
         return x.numel / out.numel
-    kernel = call.arguments.get("kernel_size")  # of a gradient operator, whose work is not the window's
+    kernel = call.arguments.get("kernel_size")  # of a gradient, whose work is not the window's
     if isinstance(kernel, tuple):
         return prod(kernel) if len(kernel) > 1 else kernel[0] ** (x.rank - 2)
     return call.cost.vector_flops / out.numel
 
 
-_LINE = 256 * 8  # bits that are loaded together
-_TAPS = 4  # of a cubic interpolation, along an axis
+_LINE = 256 * 8  # bits of one load of a warp
+_TAPS = 4  # of a cubic interpolation, along each axis
 _CORNERS, _CORNERS_OF_CUBIC = 4, 16
 _AT_GRID = "grid_sample"
-# The mode of a grid, and how often its threads wait for loads where others do once.
+# The mode of a cubic grid, and how often its threads wait for loads where others wait once.
 _CUBIC, _CUBIC_TURNS = 2, 8
-_LEAST_CHANNELS = 4  # for which kernels with channels innermost run
-# Of a cubic one: a further line that a warp loads, and an image of the same size, by the time of an image; additions.
+_LEAST_CHANNELS = 4  # fewer channels have no channels-last kernel
+# Cubic: the time of another line that a warp loads and of an image of the same size, in times of an image; additions.
 _FURTHER, _SAME, _ADDS = constants("aten_2", "interpolation", "line", "same", "adds")
 _THREADS, _BLOCK, _RESIDENT = limits("aten_2", "interpolation", "threads", "block", "resident")
 (_RESIDENT_AT_GRID,) = limits("aten_2", "grid_sample", "resident")
 
 
 def interpolation(call: ConcreteCall) -> list[Kernel]:
-    """What an interpolation launches; one along other than two axes is taken for its like along two."""
+    """The kernels of an interpolation; along one or three axes, they are modelled as along two."""
     out, x, work = call.out, call.operand("x"), call.cost.vector_flops
     if out is None or x is None or out.rank < IMAGE_RANK - 1:
         return of_rows("pool", call)
     if _is_copied(call, x, out):
         return [copy_to(x, x)]
     if call.operator.name == _AT_GRID:
-        # A thread for each position, which takes one channel after the other (GridSampler.cu of ATen).
+        # A thread for each position, which processes one channel after the other (GridSampler.cu of ATen).
         channels = out.shape[1]
         positions = max(out.numel // max(channels, 1), _RESIDENT_AT_GRID)
         loads = channels * (_CUBIC_TURNS if call.own.get("interpolation_mode") == _CUBIC else 1)
@@ -101,8 +101,8 @@ def interpolation(call: ConcreteCall) -> list[Kernel]:
     sizes: Sizes
     variant, before = _variant(call, x, out), list[Kernel]()
     if variant == "cubic":
-        # A warp loads the lines of its positions and their neighbours in four rows: many where elements of a row lie apart.
-        is_same = x.shape == out.shape  # where no neighbours are loaded
+        # A warp loads the lines of its positions and of their neighbours in four rows: many if a row is not contiguous.
+        is_same = x.shape == out.shape  # then no neighbours are loaded
         apart = min(1.0, x.strides[-1] * x.bits / _LINE)
         columns = min(x.shape[-1], _WARP * x.shape[-1] / max(out.shape[-1], 1) + _TAPS - 1)
         busy = min(prod(out.shape[2:]) / _THREADS, 1.0)
@@ -118,12 +118,12 @@ def interpolation(call: ConcreteCall) -> list[Kernel]:
         down = largest_power(height, _BLOCK // across)
         sizes = Windows(prod(out.shape[:2]) * up(width, across) * up(height, down), 0)
     else:
-        sizes = _of_positions(out, prod(out.shape[:2]))  # all of an image load at once
+        sizes = _of_positions(out, prod(out.shape[:2]))  # a thread loads from all images
     return [*before, Kernel("pool", out.dtype, 0, work, *call.cost.moved, sizes, variant=variant)]
 
 
 def interpolation_backward(call: ConcreteCall) -> list[Kernel]:
-    """Nearest gradients are added up by a thread for each result, others added to zeros by a thread for each gradient."""
+    """For nearest ones a thread adds up each gradient of the operand; for others a thread adds each gradient to zeros."""
     out, x = call.out, call.operand("x")
     if out is None or x is None or not x.numel:
         return []
@@ -132,7 +132,7 @@ def interpolation_backward(call: ConcreteCall) -> list[Kernel]:
     moved = (out.full_bytes, x.full_bytes)
     sizes: Sizes
     if variant.startswith("nearest"):
-        loops = 1 if variant.endswith("_last") else max(x.shape[0], 1)  # else a thread takes all of the batch
+        loops = 1 if variant.endswith("_last") else max(x.shape[0], 1)  # a thread loops over the batch
         sizes = Windows(max(x.numel // loops, _RESIDENT) * loops, larger)
         added = Kernel("pool", x.dtype, 0, 0, *moved, sizes, variant=f"{variant}_backward")
         return [copy_to(out, out) if is_copied else added]
@@ -152,7 +152,7 @@ def interpolation_backward(call: ConcreteCall) -> list[Kernel]:
 
 
 def is_cubic(word: str) -> bool:
-    """Whether it is the operator on the corners around a position, not the one of sums that weigh more of them (`_aa`)."""
+    """Whether it is the cubic operator on the 16 neighbours of a position, not the antialiased one (`_aa`)."""
     return "bicubic2d" in word and "_aa" not in word
 
 
@@ -166,32 +166,32 @@ def _variant(call: ConcreteCall, x: Tensor, out: Tensor) -> str:
 
 
 def _is_copied(call: ConcreteCall, x: Tensor, out: Tensor) -> bool:
-    """Whether nothing is interpolated; a cubic one of the same size has a kernel all the same, and one of volumes."""
+    """Whether a copy runs, as at the same size; cubic interpolations and those of volumes run their kernel even then."""
     word = call.operator.word
     return x.shape == out.shape and ("nearest" in word or "bilinear2d" in word) and "_aa" not in word
 
 
 def _of_positions(out: Tensor, turns: int) -> Rows:
-    """A thread for each position, which takes so many turns for the images of batch and channels."""
+    """A thread for each position, which processes `turns` images of the batch and channels in turn."""
     return Rows(prod(out.shape[2:]), turns, is_inner=False)
 
 
 (_SHARED_PATCHES,) = constants("aten_2", "patches", "shared")
-_MOST_KERNELS = 1024  # that are told apart; a file may claim any batch
-_COLUMNS_RANK = 3  # of a batch of columns; that of its images has one more
+_MOST_KERNELS = 1024  # listed one by one; a file may claim any batch
+_COLUMNS_RANK = 3  # of a batch of columns; a batch of images has one axis more
 
 
 def columns(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    """A kernel for each image, in which a thread copies one patch of a channel, one position after the other."""
+    """One kernel for each image; a thread copies a patch of one channel, one position after the other."""
     images = out.shape[0] if out.rank == _COLUMNS_RANK else 1
     kernels = min(images, _MOST_KERNELS)
     moved = x.full_bytes // max(kernels, 1), out.full_bytes // max(kernels, 1)
-    taps = out.shape[-2] // max(x.shape[-3], 1)  # rows of the columns, by channels
+    taps = out.shape[-2] // max(x.shape[-3], 1)  # rows of the columns, per channel
     turns = int(taps**_SHARED_PATCHES) * -(-images // max(kernels, 1))
     return [Kernel("copy", x.dtype, 0, 0, *moved, Rows(1, turns, is_inner=False), variant="im2col")] * kernels
 
 
 def image(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    """One kernel, in which a thread adds up what the patches have for its position."""
-    windows = Windows(out.numel, x.numel / max(out.numel, 1))  # patches that a position is in
+    """One kernel; a thread adds up the values of all patches at its position."""
+    windows = Windows(out.numel, x.numel / max(out.numel, 1))  # patches that contain a position
     return [Kernel("scatter", x.dtype, 0, 0, x.full_bytes, out.full_bytes, windows, variant="col2im")]

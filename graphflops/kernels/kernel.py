@@ -35,25 +35,25 @@ Family = Literal[
     "transfer",
     "other",
 ]
-# flash is the kernel of torch, flash3 that of the package flash-attn 3, for Hopper.
+# flash is torch's own kernel, flash3 that of the package flash-attn 3, for Hopper.
 AttentionKernel = Literal["flash", "flash3", "efficient", "cudnn", "math"]
-GROUPED = "grouped"  # variant of a product whose rows pick one of several matrices each
-COLUMN = "column"  # of matrices times a column each
-# The same of products with a bias in float32: in long sums that few blocks share, in parts that are added up, or as others.
+GROUPED = "grouped"  # variant of a product that multiplies each row by one of several matrices
+COLUMN = "column"  # variant of products of matrices by one column each
+# Variants of float32 products with a bias: few blocks for a long sum; the same with its parts added up; all others.
 LONG, PARTS, WHOLE = "long", "long_in_parts", "tn"
-DIRECT = "direct"  # variant of a convolution without matrix units, on tensors as they lie
-SCALAR = "scalar"  # the same of pointwise ones
-TILED = "tiled"  # the same of windows, as a product in tiles
-LINE = "line"  # depthwise ones of cuDNN for sequences
-SHARED = "shared"  # depthwise ones of cuDNN, whose tiles lie in shared memory
-# Bits of an element in half precision and in float32; bytes of a float32, and of an index; axes of sequences and of images.
+DIRECT = "direct"  # variant of a convolution without matrix units that converts no layouts
+SCALAR = "scalar"  # variant of a pointwise convolution without matrix units
+TILED = "tiled"  # variant of a convolution without matrix units that is a product in tiles
+LINE = "line"  # variant of cuDNN's depthwise convolutions of sequences
+SHARED = "shared"  # variant of cuDNN's depthwise convolutions whose tiles are in shared memory
+# Bits of half precision and float32 elements; bytes of a float32 and of an index; ranks of sequences and of images.
 HALF, SINGLE, FLOAT_BYTES, INDEX_BYTES, SEQUENCE_RANK, IMAGE_RANK = 16, 32, 4, 8, 3, 4
 Pass = Literal["forward", "input_gradient", "weight_gradient", "backward"]
 Layout = Literal["tn", "nn", "nt", "tt"]
 
 
 class Product(Struct, frozen=True):
-    """`batch` products of an m x k by a k x n matrix."""
+    """`batch` products of an m x k and a k x n matrix."""
 
     m: int
     n: int
@@ -73,7 +73,7 @@ class Attention(Struct, frozen=True):
     queries: int
     keys: int
     width: int
-    computed: float = 1.0  # fraction of the pairs in tiles that it multiplies; 1 without a mask it can skip
+    computed: float = 1.0  # fraction of all pairs that it computes; 1 without a mask that skips tiles
     kernel: AttentionKernel = "flash"
     phase: Pass = "forward"
 
@@ -84,7 +84,7 @@ class Convolution(Struct, frozen=True):
     batch: int
     channels: int
     filters: int
-    image: tuple[int, ...]  # sizes along the spatial axes, as of the next two
+    image: tuple[int, ...]  # spatial sizes, as in the next two
     result: tuple[int, ...]
     filter: tuple[int, ...]
     groups: int = 1
@@ -116,7 +116,7 @@ class Recurrence(Struct, frozen=True):
 
 
 class Exchange(Struct, frozen=True):
-    """A collective. sent_bytes: by each device. devices: that take part. stride: between their ranks."""
+    """A collective. sent_bytes: by each device. devices: how many take part. stride: between their ranks."""
 
     sent_bytes: int
     devices: int = 2
@@ -124,7 +124,7 @@ class Exchange(Struct, frozen=True):
 
 
 class Chunks(Struct, frozen=True):
-    """Parts of many tensors, each worked through by one thread block. longest: elements of the longest."""
+    """Parts of many tensors; each is processed by one thread block. longest: elements of the longest part."""
 
     blocks: int
     longest: int
@@ -134,15 +134,15 @@ class Strided(Struct, frozen=True):
     """A pointwise kernel or copy that computes an address for each element."""
 
     elements: int
-    axes: int  # those that are left after axes in which all tensors lie alike are merged
-    tensors: int  # read and written
-    waste: float = 0.0  # bytes that are loaded for an element beside those of its operands
-    has_casts: bool = False  # of operands to another element type
-    gaps: int = 0  # bytes of sectors that the memory moves beside elements that lie apart
+    axes: int  # number of axes after merging those that are contiguous in all tensors
+    tensors: int  # tensors read and written
+    waste: float = 0.0  # bytes loaded for each element that belong to no operand of it
+    has_casts: bool = False  # whether operands have another element type
+    gaps: int = 0  # bytes moved beside elements that are not contiguous: memory moves whole sectors
 
 
 class Windows(Struct, frozen=True):
-    """A pooling: results, and positions of the window of each. In a gradient each element of the operand is a result."""
+    """A pooling: the results, and the positions in each one's window. In a gradient, the results are operand elements."""
 
     results: int
     positions: float
@@ -152,33 +152,33 @@ Sizes = Union[Product, Attention, Convolution, Rows, Recurrence, Exchange, Chunk
 
 
 class Kernel(Struct, frozen=True):
-    """One kernel."""
+    """One kernel launch."""
 
     family: Family
     dtype: str  # element type of the matrix product, or of the largest operand
     flops: int = 0  # multiply-adds on matrix units, each 2 FLOPs
-    vector_flops: int = 0  # other arithmetic, a transcendental counted as one
+    vector_flops: int = 0  # other arithmetic; a transcendental counts as one
     read_bytes: int = 0
     written_bytes: int = 0
     sizes: Sizes | None = None
-    # What tells kernels of a family apart: "strided" where an elementwise kernel computes an address for each element,
-    # "outer" where rows are not contiguous, "masked" where an attention adds a tensor to its scores, "uneven" where rows
-    # of that do not align, "fused" where torch.compile wrote the kernel, else the name of the operator.
+    # Tells kernels of a family apart: "strided" for an elementwise kernel that computes an address for each element,
+    # "outer" for rows that are not contiguous, "masked" for an attention that adds a tensor to its scores, "uneven" if the
+    # rows of that tensor are not aligned, "fused" for a kernel that torch.compile generated, else the operator's name.
     variant: str = ""
-    # The same kernel runs again and again, as in a benchmark: each starts while the one before ends. Among other kernels
-    # a product takes about a tenth longer.
+    # Whether the same kernel runs repeatedly, as in a benchmark, so that each launch starts while the one before ends.
+    # Among other kernels a product takes about a tenth longer.
     is_alone: bool = False
 
     @property
     def is_launched(self) -> bool:
-        """False for a matrix product, convolution or attention whose result has no elements."""
+        """False for a matrix product, convolution or attention whose result is empty."""
         return self.written_bytes > 0 or not isinstance(self.sizes, (Product, Convolution, Attention))
 
     @property
     def launches(self) -> int:
-        """How many kernels the CPU starts: one, or those of each group and its conversions of operand, weight and result."""
+        """How many kernels the CPU launches: one, or for each group a kernel and its conversions."""
         sizes = self.sizes
-        if self.family == "decomposition" and isinstance(sizes, Rows):  # all matrices, or one after the other
+        if self.family == "decomposition" and isinstance(sizes, Rows):  # for all matrices, or for each
             of_all = all_constants("aten_2", "launches.decomposition").get(self.variant, 1)
             return int(of_all + all_constants("aten_2", "launches.matrix").get(self.variant, 0) * sizes.rows)
         if not isinstance(sizes, Convolution) or not sizes.is_looped:
@@ -190,5 +190,5 @@ class Kernel(Struct, frozen=True):
 
 
 def bytes_of(dtype: str) -> float:
-    """Bytes of an element; 4 where no element type has the name, as of TF32."""
+    """Bytes of an element; 4 for names that are no element types, such as TF32."""
     return DTYPES[dtype].bits / 8 if dtype in DTYPES else 4

@@ -1,4 +1,4 @@
-"""The kernels of one call by the kind of its operator."""
+"""The kernels of one call, by kind of operator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from graphflops.passes.program import PricedCall
 
 
 def forward_kernels(call: ConcreteCall) -> list[Kernel]:
-    """What a call launches in the forward, in order; nothing for a view."""
+    """The kernels of a call in the forward, in order; none for a view."""
     if (inside := kernel_calls(call.call, call.values)) is not None:
         return kernels_inside(call, inside)
     lower = _BY_NAME.get(call.operator.name) or _FORWARD.get(call.operator.kind, _other)
@@ -30,18 +30,18 @@ def forward_kernels(call: ConcreteCall) -> list[Kernel]:
         return _layout(call)
     if call.cost.read_bytes + call.cost.written_bytes == 0:
         return []
-    # The lowering of a kind may need arguments by name, which only operators have that `ops/` lists.
+    # The rule of a kind may need arguments by name, which only operators listed in `ops/` have.
     return lower(call) or ([] if call.operator.parameters else _other(call))
 
 
 def kernels_inside(call: ConcreteCall, inside: Inside) -> list[Kernel]:
-    """What calls launch that compute another or its gradients."""
+    """The kernels of the calls that compute another call or its gradients."""
     concrete = [ConcreteCall(each, inside.values, call.strides, call.sizes) for each in inside.calls]
     return [kernel for each in concrete for kernel in forward_kernels(each)]
 
 
 def inside_operator(call: PricedCall, kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-    """The kernels of a call in a module that is one operator: no copies; products add biases and apply what follows."""
+    """The kernels of a call in a fused module: without copies; products also add biases and apply the next function."""
     kind = call.node.operator.kind
     if kind == "elementwise" and len(call.uses) == 1:
         return ()
@@ -50,7 +50,7 @@ def inside_operator(call: PricedCall, kernels: tuple[Kernel, ...]) -> tuple[Kern
 
 
 def _layout(call: ConcreteCall) -> list[Kernel]:
-    """A copy where the operand does not lie as the result must, else a view."""
+    """A copy if the operand's layout is not that of the result, else no kernel."""
     if call.operator.word in _ONLY_EXPORTED:
         return []
     moves = call.is_copy if call.is_copy is not None else not call.estimate.alias
@@ -60,21 +60,21 @@ def _layout(call: ConcreteCall) -> list[Kernel]:
 
 
 def _elementwise(call: ConcreteCall) -> list[Kernel]:
-    """One kernel, with arithmetic operations that take as long as the call does: as measured, else those of its formula."""
+    """One kernel. Its arithmetic is what was measured for the operator, else that of its formula."""
     operator, out, cost = call.operator, call.out, call.cost
     if out is None or not out.numel:
         return []
     form = call.arguments.get("approximate", "none")
     name = operator.name if form == "none" else f"{operator.name}.{form}"
     measured = None if operator.is_backward else library("aten_2").constants.get(f"pointwise.{name}")
-    # Functions of a gradient run beside, on units of their own.
+    # Special-function units evaluate the functions of a gradient at the same time.
     each = 1 if operator.is_backward else _TRANSCENDENTAL
     work = cost.vector_flops + each * cost.transcendentals
     work = work if measured is None else int(measured.value * out.numel)
-    # A number is read by each thread; runtimes of ONNX pass it with the kernel.
+    # Each thread reads a scalar tensor; ONNX runtimes pass scalars as kernel arguments.
     operands = [x for x in call.operands if x.rank or not operator.is_onnx]
     read, before = cost.read_bytes, list[Kernel]()
-    if operator.name == "where":  # numbers to choose from are written to the device first
+    if operator.name == "where":  # scalars to choose from are first written to the device
         numbers = sum(isinstance(value, (int, float)) for value in call.own.values())
         before = [moved.fill(replace(out, shape=(), strides=()))] * numbers
     if operator.word in _COPIED_FIRST:
@@ -86,14 +86,14 @@ def _elementwise(call: ConcreteCall) -> list[Kernel]:
 def _filled(call: ConcreteCall) -> list[Kernel]:
     out, name = call.out, call.operator.name
     is_made = name != "scalar_tensor" and not name.startswith(("empty", "new_empty", "constant"))
-    if out is None or not out.numel or not is_made:  # a scalar is a number of the CPU
+    if out is None or not out.numel or not is_made:  # a scalar stays on the CPU
         return []
     return [moved.elementwise(out, *call.cost.moved) if name == "copy" else moved.fill(out)]
 
 
 @moved.on_operand
 def _pad(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    """The result filled with the padding, then the operand copied into it; one kernel without, or where elements repeat."""
+    """A fill with the padding, then a copy of the operand into it; one kernel if there is no padding or elements repeat."""
     if reflected := moved.reflected(call, x, out, "pool"):
         return reflected
     if call.arguments.get("mode") in moved.REPEATING:
@@ -107,12 +107,12 @@ def _pad(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 
 @moved.on_operand
 def _transformed(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    """A kernel of cuFFT for each axis, the one of real numbers first or last, after a copy unless other axes merge."""
+    """One cuFFT kernel per axis, the real one first or last, after a copy if the batch axes do not merge."""
     dims = call.own["dim"]
     others = sorted({*range(x.rank)} - {axis % x.rank for axis in dims}, key=lambda axis: -x.strides[axis])
     shape, steps = (tuple([each[axis] for axis in others]) for each in (x.shape, x.strides))
     copies = [] if regrouped(shape, steps, (prod(shape),)) else [moved.copy(x)]
-    wide = max(x, out, key=lambda each: each.bits)  # the complex one, in which the other axes are transformed
+    wide = max(x, out, key=lambda each: each.bits)  # the complex one, which the other axes' kernels transform
     kernel = Kernel("fft", wide.dtype, 0, call.cost.arithmetic // len(dims), x.full_bytes, out.full_bytes)
     inside = replace(kernel, read_bytes=wide.full_bytes, written_bytes=wide.full_bytes)
     return [*copies, kernel, *[inside] * (len(dims) - 1)]
@@ -125,7 +125,7 @@ def _rolled(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     return [Kernel("copy", x.dtype, 0, 0, x.full_bytes, x.full_bytes, variant="roll")] * count
 
 
-# Of a mean and squares, or a value and its place: a thread's elements wait for one another (SharedReduceOps.h of ATen).
+# Reductions to a mean and squares, or to a value and its place: each element waits for the one before (SharedReduceOps.h).
 _OF_PAIRS = frozenset({"var", "std", "argmax", "argmin"})
 _PAIRS = {"": "pairs", "outer": "outer_pairs"}
 
@@ -136,7 +136,7 @@ def _reduced(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     kept = [axis for axis in range(x.rank) if axis not in reduced]
     if prod(x.shape[axis] for axis in kept) == out.numel:
         kernel = moved.sum_to(x, kept, out.bits)
-    else:  # the arguments do not tell
+    else:  # the arguments do not give the axes
         is_inner = not out.rank or out.shape[-1] != x.shape[-1]
         kernel = moved.reduction(x, out.numel, is_inner=is_inner, bits=out.bits)
     if call.operator.name in _OF_PAIRS or len(call.estimate.out) > 1:
@@ -146,7 +146,7 @@ def _reduced(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 
 @moved.on_operand
 def _softmax(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    """One kernel on rows in order; to another element type the operand is cast first unless the kernel can do it."""
+    """One kernel on contiguous rows; if the kernel cannot convert the operand to the result's type, a cast comes first."""
     copies = moved.copied(call)
     if copies:
         x = replace(x, dtype=out.dtype, bits=out.bits)
@@ -161,18 +161,18 @@ def _sorted(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     if name == "topk":
         return [replace(kernel, variant=chosen(library("aten_2").choices[name].tree, kernel.sizes))]
     if (edges := call.operand("edges")) is not None:
-        steps = edges.shape[-1].bit_length()  # of a thread for each value, one load after the other
+        steps = edges.shape[-1].bit_length()  # loads that a thread makes one after the other for each value
         return [replace(kernel, sizes=Rows(out.numel, steps), variant="search")]
     if name not in _SORTING:
         return [kernel]
     rows = x.numel // max(longest, 1)
     if longest > _SORTED_BY_BLOCK:
-        # All rows are sorted together, and then by their numbers; or each by itself.
+        # All rows are sorted together, and then by row number; or each row is sorted by itself.
         is_joined = rows > 1 and longest < _SORTED_ALONE
         passes, sorts = x.bits // _RADIX + (3 if is_joined else 1), 1 if is_joined else rows
         kernel = replace(kernel, vector_flops=0, read_bytes=passes * x.full_bytes, written_bytes=0)
         return [replace(kernel, sizes=Rows(sorts * passes, x.numel // max(sorts, 1)), variant="radix")]
-    # In place: a copy of the values, and places that are counted, repeated for each row and copied.
+    # An in-place sort: a copy of the values, and places that are counted, repeated for each row and copied.
     places = replace(x, dtype="int64", bits=8 * INDEX_BYTES, nbytes=INDEX_BYTES * x.numel)
     counted = moved.fill(replace(places, shape=(longest,)))
     before = [moved.copy(x), counted, moved.copy(places), moved.copy(places)]
@@ -184,38 +184,39 @@ def _sorted(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 
 @moved.on_operand
 def _moved(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    """One kernel; of joined parts with more axes than it takes one for each. Stacked parts have an axis less."""
+    """One kernel, or one for each part if joined parts have too many axes. Stacked parts have one axis less."""
     if reflected := moved.reflected(call, x, out, "pool"):
         return reflected
     parts, joins, axis = [*call.operands], call.operator.name in _JOINING, moved.axis_of(call, out.rank)
-    is_inside = x.rank < out.rank and axis < x.rank  # stacked parts get a new axis only if it is the last
+    is_inside = x.rank < out.rank and axis < x.rank  # stacked parts get a new axis only at the end
     if joins and (x.rank if is_inside else out.rank) > _MOST_AXES:
         strides = out.strides if x.rank == out.rank else (*out.strides[:axis], *out.strides[axis + 1 :])
         return [moved.copy_to(replace(x, dtype=out.dtype, bits=out.bits, strides=strides), x) for x in parts]
     are_last = out.rank == IMAGE_RANK and all(map(moved.is_last, (*parts, out)))
-    if are_last:  # images lie as rows of channels, one after the other
+    if are_last:  # channels-last images are rows of channels, one after the other
         *parts, out = map(_as_rows, (*parts, out))
-    # With loads of 16 bytes where each part begins and ends at a multiple of these.
+    # The kernel loads 16 bytes at a time if each part begins and ends at a multiple of 16 bytes.
     sizes = zip(out.shape, parts[0].shape, strict=False)
     first = next((place for place, (whole, part) in enumerate(sizes) if whole != part), 0)
-    runs = [prod(x.shape[first:]) * x.bits // 8 for x in parts]  # bytes that lie side by side
+    runs = [prod(x.shape[first:]) * x.bits // 8 for x in parts]  # bytes of contiguous runs
     is_aligned, is_narrow = not any(run % _ALIGNED for run in runs), max(runs) < _SECTOR
     joined = "cat_last" if are_last else "cat_aligned" if is_aligned else "cat_narrow" if is_narrow else "cat"
     variant, looked_at = joined if len(parts) > 1 else "", 0
     if call.operator.word in _OF_CHUNKS:
         variant = "chunks" if x.dtype == out.dtype else "chunks_converting"
-    if not all(x.is_contiguous for x in parts):
+    # What joins nothing, as the first keys of a cache, counts as one that does not lie in order (TensorShape.cpp).
+    if not all(x.is_contiguous and x.shape != (0,) for x in parts):
         variant, looked_at = "joined", max(x.numel for x in parts)
-    if variant == "cat_narrow":  # each part goes through all sectors of the result
+    if variant == "cat_narrow":  # each part visits all sectors of the result
         looked_at = len(parts) * out.full_bytes
     if joins and variant == "cat_aligned" and len(parts) > _FEW_PARTS:
-        # Each part has as many blocks as the largest needs (Shape.cu of ATen); of two at most half find nothing to do.
+        # Each part has as many blocks as the largest needs (Shape.cu of ATen); with two parts, at most half are idle.
         looked_at = len(parts) * max(x.numel for x in parts)
     return [Kernel("copy", out.dtype, 0, looked_at, *call.cost.moved, variant=variant)]
 
 
 def _as_rows(x: Tensor) -> Tensor:
-    """Images with their channels as the last axis."""
+    """Images with channels as the last axis."""
     shape, steps = ((*each[:1], *each[2:], each[1]) for each in (x.shape, x.strides))
     return replace(x, shape=shape, strides=steps)
 
@@ -231,17 +232,17 @@ def _other(call: ConcreteCall) -> list[Kernel]:
 
 @moved.on_operand
 def _dropout(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    """One kernel that draws the mask and applies it; nothing while it is not training."""
+    """One kernel that draws the mask and applies it; none outside of training."""
     if call.estimate.alias or call.cost.vector_flops == 0:
         return []
-    drawn = moved.elementwise(out, 0, prod(out.shape[:2]) * out.bits // 8)  # of whole channels
+    drawn = moved.elementwise(out, 0, prod(out.shape[:2]) * out.bits // 8)  # one number per channel
     before = [drawn, drawn] if call.operator.word == "feature_dropout" else []  # and scaled
     mask = Kernel("random", out.dtype, 0, call.cost.vector_flops, *call.cost.moved, variant="dropout")
     return [*before, mask]
 
 
 def _drawn(call: ConcreteCall) -> list[Kernel]:
-    """One kernel. Weights by which places are drawn are checked first, then their quotients compared (Distributions.cpp)."""
+    """One kernel. `multinomial` first checks its weights, then compares their quotients (Distributions.cpp)."""
     kernels, x, out = moved.of_rows("random", call), call.operand("x"), call.out
     if call.operator.name != "multinomial" or x is None or out is None or call.own.get("replacement"):
         return kernels
@@ -258,15 +259,15 @@ _SORTED_BY_WARP, _LEAST_SORTED, _SORTED_BY_BLOCK, _SORTED_ALONE, _RADIX = limits
 )
 (_ALIGNED,) = limits("aten_2", "copy", "aligned")
 (_SECTOR,) = limits("aten_2", "strided", "sector")
-_TRANSCENDENTAL = 3  # arithmetic operations that one takes as long as
+_TRANSCENDENTAL = 3  # arithmetic operations that take as long as one transcendental
 _JOINING = frozenset({"cat", "stack"})
 _FEW_PARTS = 2
-_MOST_AXES = 4  # of tensors that one kernel joins; of more, each is copied
-# They copy many tensors to a buffer by a kernel of their own (TensorShape.cu of ATen).
+_MOST_AXES = 4  # of tensors that one kernel joins; parts with more axes are copied one by one
+# They copy many tensors to a buffer with a kernel of their own (TensorShape.cu of ATen).
 _OF_CHUNKS = frozenset({"chunk_cat", "chunk_cat_mixed_dtype", "_chunk_cat"})
-# Of a constant in the code, which eagerly is a number, or a tensor that is made on the device.
+# A constant in the code: eager execution has a number, or a tensor that is made on the device.
 _ONLY_EXPORTED = frozenset({"lift_fresh_copy"})
-_COPIED_FIRST = frozenset({"masked_fill"})  # in row-major order, then changed in place
+_COPIED_FIRST = frozenset({"masked_fill"})  # copied to row-major, then changed in place
 _BY_NAME: Mapping[str, moved.Lowering] = by_name(
     {
         "col2im": moved.on_operand(images.image),
@@ -282,7 +283,7 @@ _BY_NAME: Mapping[str, moved.Lowering] = by_name(
 _FORWARD: Mapping[str, moved.Lowering] = {
     **dict.fromkeys(("elementwise", "comparison", "logic", "quantisation"), _elementwise),
     **dict.fromkeys(("identity", "view"), _layout),
-    # A conversion to the same element type is no kernel.
+    # A conversion to the same element type runs no kernel.
     "cast": moved.on_operand(lambda call, x, out: [] if call.estimate.alias else [moved.copy_to(out, x)]),
     "creation": _filled,
     "movement": _moved,

@@ -1,6 +1,6 @@
-"""Decompositions and solutions of matrices, as the kernels of cuSOLVER, cuBLAS and MAGMA that PyTorch runs for them.
+"""Decompositions and solutions of matrices: the kernels of cuSOLVER, cuBLAS and MAGMA that PyTorch runs for them.
 
-They are told as one kernel of all matrices. Some work on all at once, others on large ones, or on any, one after the other.
+They are modelled as one kernel on all matrices. Some process all at once; others process large or all matrices one by one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from graphflops.kernels.call import ConcreteCall
 from graphflops.kernels.kernel import Kernel, Product, Rows
 from graphflops.kernels.products import Problem
 
-# By the way that its matrices are worked on, the words of operators.
+# The words of operators, by the way in which they process matrices.
 _WAYS = {
     "lu": "linalg_lu linalg_lu_factor linalg_lu_factor_ex _lu_with_info linalg_ldl_factor linalg_ldl_factor_ex",
     "determinant": "det linalg_det _linalg_det slogdet linalg_slogdet _linalg_slogdet logdet",
@@ -29,7 +29,7 @@ _WAYS = {
     "exponential": "matrix_exp linalg_matrix_exp",
 }
 _WAY_OF = {word: way for way, words in _WAYS.items() for word in words.split()}
-# By way, the products, triangular solutions and copies of matrices that its gradient takes (FunctionsManual.cpp of PyTorch).
+# Products, triangular solutions and copies of matrices in a gradient, by way (FunctionsManual.cpp of PyTorch).
 _GRADIENTS = {
     "inverse": (2, 0, 1),
     "solve": (1, 1, 3),
@@ -45,7 +45,7 @@ _MATRIX_RANK = 2
 
 
 def decomposition(call: ConcreteCall) -> list[Kernel]:
-    """One kernel for all matrices of the operand; none where the way is not known."""
+    """One kernel for all matrices of the operand; none if the way is not known."""
     way = _way(call)
     if not way:
         return []
@@ -55,7 +55,7 @@ def decomposition(call: ConcreteCall) -> list[Kernel]:
 
 
 def decomposition_gradient(call: ConcreteCall) -> list[Kernel]:
-    """Products, triangular solutions and copies of matrices; none where the way is not known."""
+    """Products, triangular solutions and copies of matrices; none if the way is not known."""
     way = _way(call)
     counts = _GRADIENTS.get("solve" if way == "inverse" and "solve" in call.operator.word else way)
     if counts is None:

@@ -1,8 +1,8 @@
-"""Kernels that move more than they compute: elementwise, copies, reductions, softmax, scans, scatters, what is sent.
+"""Kernels that move more than they compute: elementwise, copies, reductions, softmax, scans, scatters, and transfers.
 
-A scatter writes or adds elements to the places that indices name, each thread one after the other. A collective sends over
-the fastest link of the device. What offloading keeps away, and brings back, goes between the memory of the device and that
-of the host, which is pinned, and the bus reads and writes it as fast as it can, or pageable: then the CPU copies too.
+A scatter writes or adds elements at the places that indices name; each thread handles several, one after the other. A
+collective uses the fastest link of the device. Offloading copies between device memory and host memory: if host memory is
+pinned, the copy runs at the speed of the bus; if it is pageable, the CPU copies the data once more.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ Lowering = Callable[[ConcreteCall], list[Kernel]]
 OnOperand = Callable[[ConcreteCall, Tensor, Tensor], list[Kernel]]
 
 _PLANE = 256  # threads of a block
-REPEATING = ("reflect", "replicate")  # modes of padding that repeat elements
-PLANES = "planes"  # variant: channels of images, whose pixels and images are added up
+REPEATING = ("reflect", "replicate")  # padding modes that repeat elements
+PLANES = "planes"  # variant: a reduction of images to channels, over pixels and images
 _SOFTMAX_THREADS, _FEW = limits("aten_2", "softmax", "threads", "few")
 
 
 def on_operand(lower: OnOperand) -> Lowering:
-    """A lowering that is given the first operand and the first result; nothing where one is no tensor."""
+    """A lowering that gets the first operand and the first result; no kernels if either is not a tensor."""
 
     def lowered(call: ConcreteCall) -> list[Kernel]:
         out = call.out
@@ -54,26 +54,26 @@ def on_operand(lower: OnOperand) -> Lowering:
 
 
 def elementwise(tensor: Tensor, read: int, written: int, work: int = 0, *, variant: str = "") -> Kernel:
-    """A pointwise kernel of a tensor's element type."""
+    """A pointwise kernel on a tensor's element type."""
     return Kernel("elementwise", tensor.dtype, 0, work, read, written, variant=variant)
 
 
 def pointwise(out: Tensor, operands: Sequence[Tensor], read: int, written: int, work: int = 0) -> Kernel:
-    """A pointwise kernel on tensors that may be broadcast or lie in different orders."""
+    """A pointwise kernel on tensors that may be broadcast or have different layouts."""
     sizes = strided(out, operands)
     variant = "" if sizes is None else "strided"
     return replace(elementwise(out, read, written, work, variant=variant), sizes=sizes)
 
 
 def copy(tensor: Tensor, bits: int | None = None) -> Kernel:
-    """A copy of a tensor in row-major order, as elements of `bits` bits."""
+    """A copy of a tensor to row-major, as elements of `bits` bits."""
     return copy_to(replace(tensor, bits=bits or tensor.bits, strides=row_major(tensor.shape)), tensor)
 
 
 def copy_to(out: Tensor, x: Tensor) -> Kernel:
-    """A copy of a tensor to where another lies. Kernels of their own narrow float32 to 16 bits, and all types to float8.
+    """A copy of a tensor into another's layout. Special kernels convert float32 to 16 bits, and all types to float8.
 
-    Other conversions look up the type of each element that they load (Copy.cu of ATen).
+    Any other conversion looks up the type of each element that it loads (Copy.cu of ATen).
     """
     sizes, variant = strided(out, [x]), "strided"
     is_narrowed = (x.dtype == "float32" and out.bits == HALF) or out.dtype.startswith("float8")
@@ -86,19 +86,19 @@ def copy_to(out: Tensor, x: Tensor) -> Kernel:
 
 
 def shuffled(x: Tensor) -> Kernel:
-    """Channels that become pixels, or the reverse: a copy of an image of six axes, some of which merge."""
+    """A pixel shuffle or its reverse: a copy of an image with six axes, some of which merge."""
     return replace(copy(x), sizes=Strided(x.numel, 4, 2), variant="strided")
 
 
 def put_in_order(x: Tensor, *, is_last: bool) -> list[Kernel]:
-    """The copy of a tensor that lies neither in row-major order nor, where channels are to be last, in that of images."""
+    """The copy of a tensor to row-major or, if `is_last`, to channels last; none if it has that layout."""
     order = channels_last(x.rank) if is_last else range(x.rank)
     lies = is_contiguous([x.shape[axis] for axis in order], tuple([x.strides[axis] for axis in order]))
     return [] if lies else [copy_to(replace(x, strides=row_major(x.shape, order)), x)]
 
 
 def copied(call: ConcreteCall, *, again: bool = False) -> list[Kernel]:
-    """The copies of operands that do not lie as the kernels of a call read them. again: those that gradients make anew."""
+    """The copies of operands whose layout a call's kernels cannot read. again: only those that gradients make anew."""
     kernels = []
     for name, found in operand_copies(call.call, call).items():
         x = call.named(name)
@@ -109,30 +109,30 @@ def copied(call: ConcreteCall, *, again: bool = False) -> list[Kernel]:
 
 
 def fill(tensor: Tensor) -> Kernel:
-    """Writes one value everywhere."""
+    """Writes one value to all elements."""
     return elementwise(tensor, 0, tensor.full_bytes)
 
 
 def reduction(tensor: Tensor, results: int, *, is_inner: bool = True, bits: int | None = None) -> Kernel:
-    """Reduces a tensor to so many results of `bits` bits. is_inner: along the innermost axes."""
+    """A reduction of a tensor to `results` results of `bits` bits. is_inner: along the innermost axes."""
     moved = tensor.nbytes, results * (bits or tensor.bits) // 8
     sizes, variant = Rows(results, tensor.numel // max(results, 1), is_inner), "" if is_inner else "outer"
     return Kernel("reduction", tensor.dtype, 0, tensor.numel, *moved, sizes, variant=variant)
 
 
 def spread(x: Tensor, out: Tensor) -> Kernel:
-    """The gradient of a mean: that of the result, divided and repeated."""
+    """The gradient of a mean: the result's gradient, divided and broadcast."""
     repeats = elementwise(x, out.full_bytes, x.full_bytes, x.numel, variant="strided")
     return replace(repeats, sizes=Strided(x.numel, 2, 2))
 
 
 def is_last(x: Tensor) -> bool:
-    """Whether the channels are innermost."""
+    """Whether channels are innermost."""
     return x.rank > 2 and x.shape[1] > 1 and x.strides[1] == 1
 
 
 def sum_to(tensor: Tensor, kept: Sequence[int], bits: int | None = None) -> Kernel:
-    """Reduces a tensor over all axes but `kept`. Which axis lies innermost decides how blocks are laid out."""
+    """A reduction over all axes but `kept`. The innermost axis decides how its blocks are arranged."""
     results = prod(tensor.shape[axis] for axis in kept)
     reduced = [axis for axis in range(tensor.rank) if axis not in kept and tensor.shape[axis] > 1]
     steps = tensor.strides
@@ -145,7 +145,7 @@ def sum_to(tensor: Tensor, kept: Sequence[int], bits: int | None = None) -> Kern
 
 
 def of_rows(family: Family, call: ConcreteCall) -> list[Kernel]:
-    """One kernel that moves the call's bytes and works on rows along its axis."""
+    """One kernel that moves the call's bytes and processes rows along its axis."""
     like, cost = next(iter(call.operands), call.out), call.cost
     if like is None or not cost.read_bytes + cost.written_bytes:
         return []
@@ -153,7 +153,7 @@ def of_rows(family: Family, call: ConcreteCall) -> list[Kernel]:
 
 
 def rows_kernel(family: Family, like: Tensor, call: ConcreteCall, read: int, written: int) -> Kernel:
-    """A kernel on the rows of a tensor: those of its last axis unless the call names another."""
+    """A kernel on rows of a tensor, along the call's axis or, by default, the last one."""
     axis = axis_of(call, like.rank)
     columns = like.shape[axis] if like.rank else 1
     is_inner = axis == like.rank - 1
@@ -164,15 +164,15 @@ def rows_kernel(family: Family, like: Tensor, call: ConcreteCall, read: int, wri
 
 
 def softmax_kernel(call: ConcreteCall, x: Tensor, variant: str, read: int, written: int) -> Kernel:
-    """A softmax or its gradient along the axis of the call."""
+    """A softmax or its gradient along the call's axis."""
     kernel = replace(rows_kernel("softmax", x, call, read, written), variant=variant)
     return along(axis_of(call, x.rank), x, kernel)
 
 
 def along(axis: int, x: Tensor, kernel: Kernel) -> Kernel:
-    """A softmax along an axis: of an outer one a block has neighbouring rows, and threads share long ones.
+    """A softmax along an axis: if it is an outer axis, a block has neighbouring rows, and threads share long rows.
 
-    Its rows are blocks of all threads, each with as many columns as a thread goes through.
+    In its sizes, a row is what a full block processes, with as many columns as one thread loops over.
     """
     inner = prod(x.shape[axis + 1 :])
     if inner <= 1:
@@ -187,7 +187,7 @@ def along(axis: int, x: Tensor, kernel: Kernel) -> Kernel:
 
 
 def axis_of(call: ConcreteCall, rank: int) -> int:
-    """The axis that the call works along, counted from the front; the last one unless it says."""
+    """The call's axis, counted from the front; by default the last one."""
     axis = call.arguments.get("axis", -1)
     return axis % rank if isinstance(axis, int) and rank and -rank <= axis < rank else rank - 1
 
@@ -197,7 +197,7 @@ _BITS = 8
 
 
 def strided(out: Tensor, operands: Sequence[Tensor]) -> Strided | None:
-    """The walk of a kernel that computes an address for each element; None where all tensors lie alike without gaps."""
+    """How a kernel that computes an address for each element walks; None if all tensors are dense with equal strides."""
     tensors = [out, *operands]
     steps = [_steps(tensor, out) for tensor in tensors]
     order = sorted(
@@ -209,12 +209,12 @@ def strided(out: Tensor, operands: Sequence[Tensor]) -> Strided | None:
     if is_alike and not has_casts:
         return None
     waste = sum(_waste(axes, place, tensor.bits / _BITS) for place, tensor in enumerate(tensors) if axes)
-    gaps = sum(map(_gaps, (out, *tensors)))  # what is written is read first
+    gaps = sum(map(_gaps, (out, *tensors)))  # partly written sectors are read first
     return Strided(out.numel, max(len(axes), 1), len(tensors), waste, has_casts, gaps)
 
 
 def _gaps(x: Tensor) -> int:
-    """Bytes that the memory moves beside a tensor none of whose elements lie side by side: it moves whole sectors."""
+    """Bytes that memory moves beside a tensor without contiguous elements, because it moves whole sectors."""
     steps = [step for size, step in zip(x.shape, x.strides, strict=True) if size > 1 and step]
     width = x.bits / _BITS
     apart = min(min(steps, default=1) * width, _SECTOR)
@@ -222,13 +222,13 @@ def _gaps(x: Tensor) -> int:
 
 
 def _steps(tensor: Tensor, out: Tensor) -> list[int]:
-    """The stride of a tensor along each axis of the result; 0 where it is broadcast."""
+    """A tensor's stride along each axis of the result; 0 where it is broadcast."""
     steps = [0 if size == 1 else step for size, step in zip(tensor.shape, tensor.strides, strict=True)]
     return ([0] * (out.rank - tensor.rank) + steps)[-out.rank :] if out.rank else []
 
 
 def _waste(axes: Sequence[tuple[int, Sequence[int]]], place: int, width: float) -> float:
-    """Bytes that a tensor loads for each element beyond the element: a sector, unless neighbours use it as well."""
+    """Bytes loaded for each element of a tensor beyond the element: its sector, unless neighbours use that too."""
     size, steps = axes[0]
     if steps[place] <= 1:
         return 0.0
@@ -239,7 +239,7 @@ def _waste(axes: Sequence[tuple[int, Sequence[int]]], place: int, width: float) 
 
 
 def reflected(call: ConcreteCall, x: Tensor, out: Tensor, family: Family) -> list[Kernel]:
-    """A thread for each element of a plane that a reflection pads, in blocks (ReflectionPad.cu of ATen); else none."""
+    """One kernel with a thread for each element of a reflection-padded plane, in blocks (ReflectionPad.cu); else none."""
     is_reflection = call.operator.word == "reflection_pad2d" or call.arguments.get("mode") == REPEATING[0]
     if not is_reflection or out.rank != IMAGE_RANK:
         return []
@@ -254,7 +254,7 @@ _THREADS, _IN_TURN = limits("aten_2", "scatter", "threads", "in_turn")
 
 
 def scatter(call: ConcreteCall) -> list[Kernel]:
-    """A copy of the operand unless it is changed in place, and what is written into it."""
+    """A copy of the operand, unless the call is in-place, and the kernel that writes into it."""
     name, source = call.operator.name, call.operand("source")
     index = call.operand("index")
     if source is None:
@@ -267,7 +267,7 @@ def scatter(call: ConcreteCall) -> list[Kernel]:
     x = call.operands[0]
     elements = index.numel if name in _BY_ELEMENT else source.numel
     kernel = scattered_along(call, x, elements, name) if name in _BY_ELEMENT else added_rows(x, elements)
-    if name == "index_copy":  # what it writes over is not read
+    if name == "index_copy":  # it does not read what it overwrites
         kernel = replace(kernel, read_bytes=kernel.written_bytes)
     if name == "scatter_reduce":
         return [copy(x)] * (2 - 2 * call.operator.mutates) + _reduced(call, x, source, kernel)
@@ -275,9 +275,9 @@ def scatter(call: ConcreteCall) -> list[Kernel]:
 
 
 def _reduced(call: ConcreteCall, x: Tensor, source: Tensor, added: Kernel) -> list[Kernel]:
-    """What `scatter_reduce` runs: without the operand itself, its elements are overwritten first; a mean counts its terms.
+    """The kernels of `scatter_reduce`. Without the operand itself, elements are overwritten first; a mean counts its terms.
 
-    Extremes and products load an element and exchange it in a loop, as long as two additions (TensorAdvancedIndexing.cpp).
+    Extremes and products load an element and exchange it in a loop, which takes two additions (TensorAdvancedIndexing.cpp).
     """
     how = call.own.get("reduce")
     before = [] if call.own.get("include_self", True) else [added]
@@ -293,7 +293,7 @@ def _written_rows(kernel: Kernel, x: Tensor) -> Rows:
 
 
 def scattered(x: Tensor, elements: int, name: str) -> Kernel:
-    """Writes or adds elements of a tensor's type, each to a place of its own index."""
+    """Writes or adds elements of a tensor's type, each at the place of its own index."""
     size = elements * x.bits // 8
     in_turn = Rows(elements, min(_IN_TURN, -(-elements // _THREADS)))
     variant = name if name == "scatter" else "scatter_add"
@@ -302,14 +302,14 @@ def scattered(x: Tensor, elements: int, name: str) -> Kernel:
 
 
 def added_rows(x: Tensor, elements: int) -> Kernel:
-    """Adds rows of a tensor's type, of so many elements together, by atomic additions."""
+    """Adds rows of a tensor's type with `elements` elements in total, by atomic additions."""
     size = elements * x.bits // 8
-    repeated = Rows(elements, elements // max(x.numel, 1))  # additions to one element follow one another
+    repeated = Rows(elements, elements // max(x.numel, 1))  # additions to one element are serialised
     return Kernel("scatter", x.dtype, 0, 0, 2 * size, size, repeated, variant=_ROW_VARIANT)
 
 
 def scattered_along(call: ConcreteCall, x: Tensor, elements: int, name: str) -> Kernel:
-    """What writes or adds elements along the axis of a call, each to a place of its own index."""
+    """Writes or adds elements along the call's axis, each at the place of its own index."""
     if axis_of(call, x.rank) == x.rank - 1:
         return scattered(x, elements, name)
     return replace(added_rows(x, elements), variant=_ELEMENT_VARIANT)
@@ -322,10 +322,10 @@ ONE_TO_ONE = frozenset({"send", "receive", "send_and_receive"})
 
 
 def collective(call: ConcreteCall, *, is_backward: bool = False) -> list[Kernel]:
-    """The exchange, after a copy of the operand where it works in place; nothing for a wait.
+    """The exchange, after a copy of the operand if the collective works in place; nothing for a wait.
 
-    Backward that of the gradients: parts are gathered where they were scattered, and the reverse. A message to one device
-    takes the kernel that messages to all take; who receives sends nothing, but waits as long.
+    The backward exchanges gradients: it gathers what the forward scattered, and the reverse. A message to one device takes
+    the same kernel as messages to all; a receiver sends nothing, but waits as long.
     """
     operator, tensors, cost, estimate = call.operator, call.operands, call.cost, call.estimate
     name, is_copied = operator.name, operator.name in _ON_A_COPY and (is_backward or not operator.mutates)
@@ -342,19 +342,19 @@ def collective(call: ConcreteCall, *, is_backward: bool = False) -> list[Kernel]
 
 
 TO_HOST = "to_host"
-PINNED = ".pinned"  # after the direction
+PINNED = ".pinned"  # appended to the direction
 
 
 class Transfer(Record, frozen=True):
-    """Which way a call copies, and through which memory of the host."""
+    """The direction of a copy, and the kind of the host's memory."""
 
     variant: str  # `to_host`, `to_device.pinned`
-    is_async: bool = False  # told not to wait (`non_blocking`), as by `save_on_cpu` on the way back
-    is_aside: bool = False  # it is in a stream of the step's own
+    is_async: bool = False  # whether it is `non_blocking`, as copies back of `save_on_cpu` are
+    is_aside: bool = False  # whether the step made a stream for it
 
     @property
     def waits(self) -> bool:
-        """Whether the CPU waits for it, as it must where the memory is not pinned."""
+        """Whether the CPU waits for it: it must if the host's memory is not pinned."""
         return not (self.is_async and self.variant.endswith(PINNED))
 
     @property
@@ -362,13 +362,13 @@ class Transfer(Record, frozen=True):
         return self.is_aside and not self.waits
 
     def kernel(self, value: TensorType) -> Kernel:
-        size = cast("int", value.like().nbytes)  # a recorded step has no open sizes
+        size = cast("int", value.like().nbytes)  # recorded steps have no open sizes
         return Kernel("transfer", value.dtype.name, 0, 0, size, size, variant=self.variant)
 
 
 def transfer(call: PricedCall, kinds: Mapping[str, StorageKind], aside: frozenset[str]) -> Transfer | None:
-    """What a recorded call copies between the memories. kinds: of the host's, by value. aside: made in streams apart."""
-    at = call.node.operator.word == "copy_"  # whose first operand is what it writes to
+    """What a recorded call copies between host and device. kinds: of host memory, by value. aside: made in own streams."""
+    at = call.node.operator.word == "copy_"  # its first operand is what it writes to
     given, made = call.uses[at : at + 1], call.node.outputs[:1]
     if not given or not any(made) or (given[0] in kinds) == (made[0] in kinds):
         return None

@@ -1,12 +1,12 @@
-"""Matrix products: one kernel of the BLAS library each, and copies of operands that none can read; and recurrent layers.
+"""Matrix products, each one kernel of the BLAS library after copies of operands that no kernel can read; recurrent layers.
 
-One kernel stands for all of an LSTM, GRU or RNN; a cell is two products and a pointwise kernel.
+One kernel stands for an entire LSTM, GRU or RNN; a cell is two products and a pointwise kernel.
 
-cuDNN keeps a reserve that gradients read, and needs a workspace, both in units of one tensor of all steps and hidden states:
-each layer reserves gates and states, layers beside the first also what they read. Half precision keeps a copy of all weights
-in the reserve. The workspace holds products of gates, the weights once more, and 8 MiB for each layer and direction;
-sequences with the batch first are copied. Layers of an LSTM also hold what one gives to the next. Read from 180 measurements
-of LSTMs on an H200 with PyTorch 2.11, and programs with a GRU.
+cuDNN keeps a reserve that gradients read, and needs a workspace. Both are multiples of one tensor of all steps and hidden
+states. Each layer reserves its gates and states, and each layer after the first also its input. With half precision the
+reserve also has a copy of all weights. The workspace has the products of the gates, another copy of the weights, and 8 MiB
+for each layer and direction; batch-first sequences are copied, and layers of an LSTM hold what one passes to the next. From
+180 measurements of LSTMs on an H200 with PyTorch 2.11, and from programs with a GRU.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _FEW_ROWS, _TILE, _FEW_TILES, _DEEP, _RESULTS, _MOST_RESULTS = limits(
 
 
 class Problem(Record, frozen=True):
-    """A product with its element type."""
+    """A matrix product with its element type."""
 
     sizes: Product
     dtype: str
     bits: int
 
     def kernel(self, *, with_bias: bool = False) -> Kernel:
-        """The kernel that computes it, a bias added in its epilogue."""
+        """The kernel that computes it; the epilogue adds a bias."""
         batch, m, n, k = self.sizes.batch, self.sizes.m, self.sizes.n, self.sizes.k
         flops, added = 2 * batch * m * n * k, with_bias * m * n
         read = ((m * k + k * n) * batch + with_bias * n) * self.bits // 8
@@ -63,20 +63,20 @@ class Problem(Record, frozen=True):
 
     @property
     def for_a(self) -> Problem:
-        """The product whose result is the gradient of the first operand: grad x b^T."""
+        """The product that computes the gradient of the first operand: grad x b^T."""
         was = self.sizes
         layout = "nn" if was.layout == "tn" else "tn"
         return replace(self, sizes=replace(was, n=was.k, k=was.n, layout=layout))
 
     @property
     def for_b(self) -> Problem:
-        """The product whose result is the gradient of the second operand: a^T x grad."""
+        """The product that computes the gradient of the second operand: a^T x grad."""
         was = self.sizes
         return replace(self, sizes=replace(was, m=was.n, n=was.k, k=was.m, layout="nt"))
 
 
 def _way(sizes: Product) -> str:
-    """How cuBLASLt computes a product with a bias in float32, by its tiles and the length of its sums."""
+    """How cuBLASLt computes a float32 product with a bias, by its number of tiles and the length of its sums."""
     if sizes.layout != "tn" or sizes.batch > 1 or sizes.m <= _FEW_ROWS or sizes.n == 1:
         return ""
     if -(-sizes.m // _TILE) * -(-sizes.n // _TILE) <= _FEW_TILES:
@@ -85,7 +85,7 @@ def _way(sizes: Product) -> str:
 
 
 def product(call: ConcreteCall) -> list[Kernel]:
-    """The product itself after the copies that it needs; a bias is added to rows that do not follow one another after it."""
+    """The product after the copies that it needs; if the operand is not contiguous, a separate kernel adds the bias."""
     problem = problem_of(call)
     if problem is None:
         return []
@@ -99,14 +99,14 @@ def product(call: ConcreteCall) -> list[Kernel]:
             return [*kernels, problem.kernel()]
         added = pointwise(out, [out, bias], out.full_bytes + bias.nbytes, out.full_bytes, out.numel)
         return [*kernels, problem.kernel(), added]
-    if bias is not None and out is not None and bias.rank > 1:  # the result starts as a copy of it
+    if bias is not None and out is not None and bias.rank > 1:  # the result starts as a copy of the bias
         kernels.append(elementwise(out, bias.nbytes, out.full_bytes))
         bias = None
     kernel = problem.kernel(with_bias=bias is not None)
     operands = [call.operand("a"), call.operand("b", "weight")]
-    if problem.dtype == "int8" or len({x.bits for x in operands if x is not None}) > 1:  # of several widths
+    if problem.dtype == "int8" or len({x.bits for x in operands if x is not None}) > 1:  # mixed widths
         kernel = replace(kernel, read_bytes=call.cost.read_bytes, written_bytes=call.cost.written_bytes)
-    if call.operator.word == "_int_mm":  # kernels of older GPUs, where runtimes lay out the weight
+    if call.operator.word == "_int_mm":  # kernels of older GPUs, where libraries lay out the weight
         kernel = replace(kernel, variant="int8" if problem.sizes.layout == "tn" else "int8_across")
     if call.operator.name == "scaled_mm" and any(x.numel > 1 for x in call.operands[2:4]):
         kernel = replace(kernel, variant="scaled_rows")
@@ -114,9 +114,9 @@ def product(call: ConcreteCall) -> list[Kernel]:
 
 
 def _of_groups(call: ConcreteCall, problem: Problem) -> list[Kernel]:
-    """Rows of each group times the matrix of the group, by one kernel; another finds where the groups begin.
+    """One kernel multiplies the rows of each group by the group's matrix; another finds where groups begin.
 
-    Which groups have rows is data: as many are taken to be read as have one where each row falls to any group alike.
+    Which groups have rows depends on data: the matrices read are as many as expected if rows fall into groups at random.
     """
     weight = max(call.operands, key=lambda operand: operand.rank)
     groups, rows = max(weight.shape[0], 1), problem.sizes.m
@@ -130,7 +130,7 @@ def _of_groups(call: ConcreteCall, problem: Problem) -> list[Kernel]:
 
 
 def product_backward(call: ConcreteCall) -> list[Kernel]:
-    """A product for each factor that wants a gradient, and the sum over rows that a bias wants."""
+    """One product for each factor that wants a gradient, and a sum over rows if a bias wants one."""
     problem = problem_of(call)
     if problem is None:
         return []
@@ -141,7 +141,7 @@ def product_backward(call: ConcreteCall) -> list[Kernel]:
     for operand, other, gradient in ((a, b, problem.for_a), (b, a, for_b)):
         if operand is not None and operand.requires_grad:
             vectors = [x for x in (other, b) if x is not None and x.rank < _MATRIX_RANK]
-            if len(vectors) == 2:  # a column times a row; a first vector is a matrix of one row
+            if len(vectors) == 2:  # a column times a row; if the first operand is a vector it has one row
                 read = operand.shape[-1] * operand.bits // 8 + (0 if call.out is None else call.out.nbytes)
                 kernels.append(elementwise(operand, read, operand.full_bytes, operand.numel))
             else:
@@ -151,13 +151,13 @@ def product_backward(call: ConcreteCall) -> list[Kernel]:
     if bias is not None and bias.requires_grad and call.out is not None:
         is_summed = is_of_rows or bias.numel < call.out.numel
         kernels += [reduction(call.out, problem.sizes.n, is_inner=False)] * is_summed
-    if not kernels:  # operands without canonical names, as of an einsum: as many products as gradients
+    if not kernels:  # operands without canonical names, such as those of einsum: one product per gradient
         kernels = [problem.for_a.kernel(), problem.for_b.kernel()][: len(call.gradients)]
     return [*copied(call, again=True), *kernels]
 
 
 def _over_batches(operand: Tensor, other: Tensor | None, out: Tensor | None) -> list[Kernel]:
-    """The sum of a factor's gradient over the batches that it is repeated to; next to a matrix all rows are one product."""
+    """The sum of a factor's gradient over batches that repeat it; none if a matrix makes all rows one product."""
     if out is None or other is None or min(operand.rank, other.rank) <= _MATRIX_RANK:
         return []
     repeats = prod(out.shape[:-2]) // max(prod(operand.shape[:-2]), 1)
@@ -167,7 +167,7 @@ def _over_batches(operand: Tensor, other: Tensor | None, out: Tensor | None) -> 
 
 
 def problem_of(call: ConcreteCall) -> Problem | None:
-    """The sizes of a product; k follows from the FLOPs, whatever the operator."""
+    """The sizes of a product; k is derived from the FLOPs, whatever the operator."""
     out = call.out
     if out is None or not out.numel or not call.cost.matrix_flops or not call.operands:
         return None
@@ -176,14 +176,14 @@ def problem_of(call: ConcreteCall) -> Problem | None:
     own = call.estimate.matrix_dtype  # where the rule states one
     dtype = a.dtype if own is None else own.name
     batch, n = 1, out.shape[-1] if out.rank else 1
-    if b is not None and b.rank < _MATRIX_RANK:  # all rows of the first operand are columns of the result
+    if b is not None and b.rank < _MATRIX_RANK:  # a vector: all results are in one column
         n = out.numel
-    elif b is None or b.rank > _MATRIX_RANK:  # a weight that all share makes them one
+    elif b is None or b.rank > _MATRIX_RANK:  # a weight that all batch entries share makes them one product
         first = call.operand("a")
         is_row = first is not None and first.rank < _MATRIX_RANK  # a vector times each matrix of a batch
         batch = prod(out.shape[: -1 if is_row else -2])
     m = out.numel // max(batch * n, 1)
-    # The first letter is that of the second operand, as BLAS orders them: t where k is innermost.
+    # The first letter is that of the second operand, in the order of BLAS: t if k is innermost.
     is_t = call.operator.name == "linear" or (b is not None and b.is_transposed)
     layouts: tuple[Layout, Layout] = ("tt", "nt") if a.is_transposed else ("tn", "nn")
     return Problem(Product(m, n, k, batch, layouts[not is_t]), dtype, a.bits)
@@ -197,17 +197,17 @@ _RESIDENT_FORWARD, _RESIDENT_BACKWARD, _UNITS, _OF_GATE = limits(
     *("cudnn_9", "resident", "forward", "backward", "units", "gate")
 )
 RESIDENT_TYPES = frozenset({"float32", "float16"})
-# By cell: tensors of all steps that one layer reserves; those that weights on chip add to the workspace of gradients.
+# By cell: tensors of all steps that a layer reserves; tensors that on-chip weights add to the workspace of gradients.
 _RESERVED = dict(zip(_CELLS, limits("cudnn_9", "reserve", *_CELLS), strict=True))
 _ON_CHIP = dict(zip(_CELLS, limits("cudnn_9", "resident", *_CELLS), strict=True))
 
 
 @on_operand
 def recurrent(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    """One kernel for all layers and steps, after a copy that puts the steps first; of cuDNN's operator for gradients too."""
+    """One kernel for all layers and steps, after a copy if the batch is first; also for cuDNN's operator of gradients."""
     if not out.rank:
         return []
-    if "cell" in call.operator.word:  # products of operand and state, and all gates in one kernel
+    if "cell" in call.operator.word:  # products of operand and state, and one kernel for all gates
         sizes = _sizes(call, "forward")
         gates = sizes.gates * sizes.hidden
         size = sizes.batch * gates * x.bits // 8
@@ -220,12 +220,12 @@ def recurrent(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 
 @on_operand
 def recurrent_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    """One kernel that goes through the steps in reverse."""
+    """One kernel that processes the steps in reverse."""
     if not out.rank:
         return []
     if "cell" not in call.operator.word:
         return [_recurrence(call, call.backward_cost, "backward")]
-    # Of a cell the gates, sums for both biases, and of each product the gradients of its operand and weight.
+    # A cell: its gates, sums for both biases, and for each product the gradients of operand and weight.
     sizes = _sizes(call, "backward")
     gates, rows = sizes.gates * sizes.hidden, sizes.batch
     size = rows * gates * x.bits // 8
@@ -242,7 +242,7 @@ def _is_batch_first(call: ConcreteCall) -> bool:
 
 
 def _steps_first(x: Tensor) -> Tensor:
-    """The operand as cuDNN reads it: its first two axes exchanged."""
+    """The operand as cuDNN reads it, with its first two axes exchanged."""
     batch, steps, *width = x.shape
     return replace(x, shape=(steps, batch, *width), strides=(x.strides[1], x.strides[0], *x.strides[2:]))
 
@@ -253,11 +253,11 @@ def _recurrence(call: ConcreteCall, cost: Work, phase: Pass) -> Kernel:
 
 
 def _sizes(call: ConcreteCall, phase: Pass) -> Recurrence:
-    """Steps, batch and widths, as far as the operands tell them; a cell is one step."""
+    """Steps, batch and widths, as far as the operands show them; a cell is one step."""
     x, out, own = call.operands[0], call.out, call.own
     assert out is not None
     gates = _GATES.get(call.operator.name, 1)
-    if "mode" in own:  # the number of a cell, in the operator of cuDNN that a recorded step has
+    if "mode" in own:  # cuDNN's operator in a recorded step has a number for the cell
         from graphflops.rules.recurrent import MODES  # no other program needs it
 
         gates = MODES[own["mode"]].gates
@@ -281,31 +281,31 @@ def _of_cell(x: Tensor, sizes: Recurrence) -> list[Problem]:
 
 
 def is_resident(sizes: Recurrence, dtype: str) -> bool:
-    """Whether the recurrent weight stays on chip, so that one kernel goes through all steps."""
+    """Whether the recurrent weight stays on chip, so that one kernel processes all steps."""
     most = _RESIDENT_BACKWARD if sizes.phase == "backward" else _RESIDENT_FORWARD
     return dtype in RESIDENT_TYPES and resident_weights(sizes) <= most
 
 
 def resident_weights(sizes: Recurrence) -> int:
-    """Elements of the recurrent weight, as kernels that keep it on chip pad it."""
+    """Elements of the recurrent weight, padded as kernels that keep it on chip need it."""
     return sizes.gates * up(sizes.hidden, _UNITS) ** 2
 
 
 def reserve_bytes(
     cell: str, out: Dim, layers: int, weights: Dim, *, is_copied: bool, is_training: bool
 ) -> Dim:
-    """Bytes of cuDNN's reserve: in training what gradients read, and a copy of weights in bfloat16. out: of the result."""
+    """Bytes of cuDNN's reserve: what gradients read, in training; a copy of bfloat16 weights. out: bytes of the result."""
     kept = out * (layers * _RESERVED[cell] + layers - 1) if is_training else 0
     return kept + (weights if is_copied else 0)
 
 
 class Recurrent(Record, frozen=True):
-    """Bytes of a stack of recurrent layers."""
+    """Bytes that a stack of recurrent layers needs."""
 
     reserve: Dim
     workspace: Dim
-    # What the gradients need beside them. cuDNN computes that of the operand whether or not it is wanted, from a copy of
-    # the result's where the batch comes first; the gradients of the weights come after it.
+    # What gradients need beside themselves. cuDNN computes the operand's gradient even if it is not wanted, from a copy of
+    # the result's gradient if the batch is first. The weights' gradients come after it.
     backward: Dim
 
     @staticmethod
@@ -341,10 +341,10 @@ class Recurrent(Record, frozen=True):
 
 
 def _workspace(cell: str, unit: Dim, x: Dim, sizes: Recurrence, dtype: str, is_training: bool) -> Dim:
-    """Bytes of cuDNN's products with the operand and the state, in training also of their gradients.
+    """Bytes of cuDNN's products of operand and state, and in training of their gradients.
 
-    unit: bytes of a direction's result. x: of the operand. A second layer reads what the first one makes: one tensor of
-    each direction more, or one less where the weights of a single direction are not on chip.
+    unit: bytes of one direction's result. x: bytes of the operand. A second layer reads what the first one makes: one more
+    tensor of each direction, or one less if the weights of a single direction are not on chip.
     """
     both, is_on_chip = sizes.directions > 1, is_resident(sizes, dtype)
     whole = sizes.directions * (sizes.gates + 1) + _BOTH * both + _OF_GATE * sizes.gates * is_on_chip

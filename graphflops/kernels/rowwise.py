@@ -1,6 +1,6 @@
 """Norms and losses, forward and backward, as PyTorch's CUDA kernels compute them.
 
-A loss is a pointwise kernel and a reduction, or of classes a softmax and one block that reads the class of each row.
+A loss is a pointwise kernel and a reduction; a loss of classes is a softmax and one block that reads each row's class.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MANY_ROWS, _FEW_COLUMNS, _ROWS_OF_A_PART, _VECTOR = limits(
 
 
 def norm(call: ConcreteCall) -> list[Kernel]:
-    """One kernel; a group norm takes the moments first, then makes factors of them, then applies these."""
+    """One kernel; a group norm computes moments, turns them into factors, and applies the factors."""
     if (x := call.operand("x")) is None:
         return []
     name, in_order = call.operator.name, copied(call)
@@ -45,12 +45,12 @@ def norm(call: ConcreteCall) -> list[Kernel]:
 
 
 def _as_read(call: ConcreteCall, x: Tensor) -> Tensor:
-    """The operand, or its copy in order."""
+    """The operand, or its row-major copy."""
     return replace(x, strides=row_major(x.shape)) if copied(call) else x
 
 
 def weight_norm(call: ConcreteCall) -> list[Kernel]:
-    """A weight scaled to norms of its first or last axis; a block for 16 columns goes through all rows."""
+    """A weight scaled to norms along its first or last axis; one block for every 16 columns loops over all rows."""
     x, g = call.operands[0], call.operands[-1]
     columns = max(g.numel, 1)
     is_inner = bool(g.rank) and g.shape[0] == columns
@@ -61,16 +61,16 @@ def weight_norm(call: ConcreteCall) -> list[Kernel]:
 
 
 def norm_backward(call: ConcreteCall) -> list[Kernel]:
-    """The gradient of the operand, and one kernel more for weight and bias where these want one."""
+    """The gradient of the operand, and another kernel for weight and bias if they want one."""
     if (x := call.operand("x")) is None:
         return []
     name = call.operator.name
     if name == "batch_norm":
         return batch_norm_backward(call, _as_read(call, x))
     if name in ("group_norm", "native_group_norm"):
-        # Sums over the pixels of each channel, factors made of them, and these applied; the weight's gradient from the sums.
+        # Sums over the pixels of each channel, factors from the sums, their use; the weight's gradient is from the sums.
         channels, small = prod(x.shape[:2]), elementwise(x, 0, 0)
-        if _is_of_vectors(x):  # factors at once, and a block for every 32 channels goes through all vectors
+        if _is_of_vectors(x):  # factors in one kernel; one block for every 32 channels loops over all vectors
             work, size, each = 4 * x.numel, 2 * x.full_bytes, _channels(x, _LONE * x.shape[0])
             summed = Kernel("reduction", x.dtype, 0, work, size, 0, each, variant="layer_norm_weight")
             for_x = [_moments(call, x, size), _with_factors(x, size, 4, 3)]
@@ -79,31 +79,31 @@ def norm_backward(call: ConcreteCall) -> list[Kernel]:
         sums = replace(_kernel(call, x, 2 * x.full_bytes, 0), sizes=rows, variant="channel_sums")
         applied = _with_factors(x, 2 * x.full_bytes, 4, 3)
         return [sums, *[small, applied] * x.requires_grad, *[small] * call.wants("weight", "bias")]
-    # A root-mean-square norm has the kernel of a layer norm.
+    # A root-mean-square norm runs the kernel of a layer norm.
     of_x = replace(_kernel(call, x, 2 * x.full_bytes, x.full_bytes), variant="layer_norm_backward")
     of_weight = _weight_gradient(call, x, name) if call.wants("weight", "bias") else []
     return [*copied(call, again=True), *[of_x] * x.requires_grad, *of_weight]
 
 
 def _is_of_vectors(x: Tensor) -> bool:
-    """Whether channels have one element each."""
+    """Whether each channel has one element."""
     return x.numel == prod(x.shape[:2])
 
 
 def _moments(call: ConcreteCall, x: Tensor, read: int) -> Kernel:
-    """A block for each group, or a warp where it has few elements."""
+    """One block for each group, or one warp if a group has few elements."""
     variant = "moments" if rows_of(call, x).columns >= _THREADS[-1] else "moments_of_few"
     return replace(_kernel(call, x, read, 0), variant=variant)
 
 
 def _with_factors(x: Tensor, read: int, work: int, factors: int) -> Kernel:
-    """A pointwise kernel with so many factors for each channel."""
+    """A pointwise kernel with `factors` factors for each channel."""
     kernel = elementwise(x, read, x.full_bytes, work * x.numel, variant="strided")
     return replace(kernel, sizes=Strided(x.numel, 2, 2 + factors))
 
 
 def _weight_gradient(call: ConcreteCall, x: Tensor, name: str) -> list[Kernel]:
-    """A block for every 32 columns that goes through all rows; very many rows of few columns in parts that are added up."""
+    """One block for every 32 columns loops over all rows; many rows of few columns are summed in parts."""
     over, work, read = rows_of(call, x), 4 * x.numel, 2 * x.full_bytes
     rows, columns = over.rows, over.columns
     if rows <= _MANY_ROWS or columns >= _FEW_COLUMNS:
@@ -126,7 +126,7 @@ def _of(call: ConcreteCall, x: Tensor, read: int, written: int, rows: Rows, vari
 
 
 def rows_of(call: ConcreteCall, x: Tensor) -> Rows:
-    """Rows that are normalised: of the last axes, of a group of channels, or of one channel of all images."""
+    """The rows that are normalised: the last axes, a group of channels, or one channel of all images."""
     if call.operator.has("images") and x.rank > 1:
         return Rows(x.shape[1], x.numel // max(x.shape[1], 1), is_inner=False)
     groups = call.arguments.get("groups")
@@ -140,18 +140,18 @@ def rows_of(call: ConcreteCall, x: Tensor) -> Rows:
 
 # Batch norms as PyTorch and cuDNN compute them (Normalization.cuh of ATen)
 
-_ON_CHIP, _BLOCKS, *_TURNS = limits(
-    "cudnn_9", "batch_norm", "on_chip", "blocks", "fewest_turns", "most_turns"
+_ON_CHIP, _ON_CHIP_HALF, _BLOCKS, *_TURNS = limits(
+    "cudnn_9", "batch_norm", "on_chip", "on_chip_half", "blocks", "fewest_turns", "most_turns"
 )
 _WARP = 32  # pixels
 (_LONE,) = limits("aten_2", "group_norm", "lone")
-_SHARED = 2  # images of a block
-_THREADS = (32, 64, 128, 256, 512)  # of a block along the pixels of an image; the last: of a block
-_IN_TURN = 4  # pixels of a thread in gradients
+_SHARED = 2  # images per block
+_THREADS = (32, 64, 128, 256, 512)  # of a block along an image's pixels; the last is that of a block
+_IN_TURN = 4  # pixels per thread in gradients
 
 
 def batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
-    """In training one kernel of cuDNN, or three of PyTorch: moments, running moments, and their use; else the last alone."""
+    """In training, one cuDNN kernel, or three of PyTorch: moments, running moments, their use. Otherwise their use alone."""
     if call.arguments.get("training") is not True:
         return _applied(call, x)
     if _is_of_cudnn(call, x):
@@ -167,7 +167,7 @@ def batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
 
 
 def batch_norm_backward(call: ConcreteCall, x: Tensor) -> list[Kernel]:
-    """One kernel for all gradients, or two of PyTorch where channels are innermost: sums, and their use."""
+    """One kernel for all gradients, or two of PyTorch if channels are innermost: sums, and their use."""
     arguments, size = call.arguments, x.full_bytes
     if arguments.get("training", arguments.get("train")) is not False and _is_of_cudnn(call, x):
         return [_of_cudnn(call, x, 2, "batch_norm_training_backward")]
@@ -178,12 +178,12 @@ def batch_norm_backward(call: ConcreteCall, x: Tensor) -> list[Kernel]:
 
 
 def _is_innermost(x: Tensor) -> bool:
-    """Whether PyTorch's kernels for channels that are innermost run: for rows of features too."""
+    """Whether PyTorch's kernels for innermost channels run; they also run for rows of features."""
     return is_last(x) or (x.rank == 2 and x.strides[1] == 1)
 
 
 def _is_of_cudnn(call: ConcreteCall, x: Tensor) -> bool:
-    """Whether cuDNN has it: not in bfloat16, and with a weight, in float32 beside 16 bits (Normalization.cpp)."""
+    """Whether cuDNN runs it: not in bfloat16, and 16-bit operands only with a float32 weight (Normalization.cpp)."""
     weight = call.operand("weight")
     if weight is None or x.rank <= 2 or "bfloat16" in (x.dtype, weight.dtype):
         return False
@@ -191,11 +191,11 @@ def _is_of_cudnn(call: ConcreteCall, x: Tensor) -> bool:
 
 
 def _of_cudnn(call: ConcreteCall, x: Tensor, tensors: int, variant: str) -> Kernel:
-    """A kernel that reads so many tensors twice, or once where a channel of them stays on the chip."""
+    """A kernel that reads `tensors` tensors twice, or once if one channel of them fits on chip."""
     rows, times = _channels(x, _pixels(x)), 2
     if is_last(x):
         variant += "_last"
-    elif tensors * rows.columns * x.bits <= 8 * _ON_CHIP:
+    elif tensors * rows.columns * x.bits <= 8 * (_ON_CHIP if x.bits > HALF else _ON_CHIP_HALF):
         variant, times = f"{variant}_once", 1
     return _of(call, x, times * tensors * x.full_bytes, x.full_bytes, rows, variant)
 
@@ -205,17 +205,17 @@ def _count(x: Tensor) -> int:
 
 
 def _pixels(x: Tensor) -> int:
-    """Pixels of all images."""
+    """Pixels of all images together."""
     return x.numel // max(_count(x), 1)
 
 
 def _channels(x: Tensor, columns: int) -> Rows:
-    """A block for each channel. columns: elements that it goes through, with those that have no pixel."""
+    """One block for each channel. columns: elements that it loops over, with those that have no pixel."""
     return Rows(_count(x), columns, is_inner=False)
 
 
 def _turns(x: Tensor, each: int) -> int:
-    """Turns of a block of a channel, each of as many elements as the block has threads: rows of pixels of several images."""
+    """Elements that a channel's block loops over, in steps of its number of threads: rows of pixels of several images."""
     pixels = prod(x.shape[2:])
     along = max(_threads(pixels // each), min(_threads(pixels), _THREADS[1]))
     across = _THREADS[-1] // along
@@ -227,31 +227,31 @@ def _threads(pixels: int) -> int:
 
 
 def _applied(call: ConcreteCall, x: Tensor) -> list[Kernel]:
-    """One kernel with a block for each channel of each image; PyTorch's makes factors in half precision first, by two."""
+    """One kernel with a block for each channel of each image; PyTorch's half precision first takes two to make factors."""
     channels, is_of_cudnn = _count(x), _is_of_cudnn(call, x)
     read, written = call.cost.moved
     factors = []
-    if is_of_cudnn and is_last(x) and prod(x.shape[2:]) > 1:  # a block takes pieces of an image by turns
+    if is_of_cudnn and is_last(x) and prod(x.shape[2:]) > 1:  # a block processes pieces of an image in turn
         image = x.numel // max(x.shape[0], 1)
         turns = max(largest_power(max(image // (_THREADS[-1] * _BLOCKS), 1), _TURNS[1]), _TURNS[0])
         pieces = Rows(x.shape[0] * -(-image // (_THREADS[-1] * turns)), min(turns, -(-image // _THREADS[-1])))
         return [_of(call, x, read, written, pieces, "batch_norm_pieces")]
-    if x.bits == HALF and not is_of_cudnn:  # the variance in float32, and the inverse of its root
+    if x.bits == HALF and not is_of_cudnn:  # the variance in float32, and the inverse of its square root
         sizes = Strided(channels, 1, 2, has_casts=True)
         cast = Kernel("copy", x.dtype, 0, 0, 2 * channels, 4 * channels, sizes, variant="cast")
         factors = [cast, elementwise(x, 4 * channels, 4 * channels)]
-    if prod(x.shape[2:]) == 1 or x.strides[1] == 1:  # channels are innermost: a pointwise kernel
+    if prod(x.shape[2:]) == 1 or x.strides[1] == 1:  # innermost channels: a pointwise kernel
         rows = Rows(x.numel // max(channels, 1), channels)
         return [*factors, _of(call, x, read, written, rows, "batch_norm_last")]
     pixels = prod(x.shape[2:])
-    images = -(-x.shape[0] // (_SHARED if pixels <= _WARP else 1))  # small ones share a block
+    images = -(-x.shape[0] // (_SHARED if pixels <= _WARP else 1))  # small images share a block
     rows = Rows(images * channels, pixels)
     return [*factors, _of(call, x, read, written, rows, "batch_norm")]
 
 
 _LABELS, _FEWEST, _MOST, _IMAGE_BLOCKS = limits("aten_2", "nll_loss", "labels", "fewest", "most", "blocks")
 _OF_CLASSES = frozenset({"nll_loss", "cross_entropy_loss"})
-_SMOOTHING = "#5"  # the argument of that place
+_SMOOTHING = "#5"  # the argument at that place
 
 
 def loss(call: ConcreteCall) -> list[Kernel]:
@@ -274,13 +274,13 @@ def _each(x: Tensor) -> Kernel:
 
 
 def _is_of_shares(call: ConcreteCall) -> bool:
-    """Whether the labels are a share of each class."""
+    """Whether the labels are probabilities of classes."""
     labels = call.operand("labels")
     return labels is not None and DTYPES[labels.dtype].is_floating
 
 
 def loss_backward(call: ConcreteCall) -> list[Kernel]:
-    """Of the operand's elements zeros before the kernel, or a division after it; of a target the same."""
+    """Zeros before the kernel, or a division after it, for each element of the operand; the same for a target."""
     x = call.operand("x")
     if x is None or not x.numel or not call.gradients:
         return []
@@ -290,14 +290,14 @@ def loss_backward(call: ConcreteCall) -> list[Kernel]:
         small = [elementwise(x, 0, 0)]
         if _is_of_shares(call):
             return [*small * 2, _each(x), *softmax]
-        # A share of each class is added.
+        # Smoothing adds a share for each class.
         smoothed = [*small * 6, _each(x)] if call.arguments.get(_SMOOTHING) else []
         return [*smoothed, fill(x), _picked(x, "scatter"), *softmax]
     return [_each(x)] * (2 * len(call.gradients))
 
 
 def _classes(x: Tensor) -> int:
-    """How many classes scores are of: their second axis, or the one that they have."""
+    """The number of classes: the second axis of the scores, or their only one."""
     return x.shape[1] if x.rank > 1 else x.numel
 
 
@@ -310,7 +310,7 @@ def _softmax(x: Tensor, variant: str, reads: int) -> Kernel:
 
 
 def _picked(x: Tensor, family: Family) -> Kernel:
-    """A block goes through all rows, several for each thread, or through an image, of which large ones have more blocks."""
+    """One block loops over all rows, or over the pixels of an image; large images have several blocks."""
     rows = x.numel // max(_classes(x), 1)
     threads = min(max(2 ** round(log2(max(rows, 1) / _LABELS)), _FEWEST), _MOST)
     if x.rank > 2:
@@ -320,7 +320,7 @@ def _picked(x: Tensor, family: Family) -> Kernel:
 
 
 def loss_bytes(call: PricedCall, lie: HasStrides) -> Dim:
-    """Bytes of the losses of each element, where labels are a share of each class."""
+    """Bytes of the losses of each element, if the labels are probabilities of classes."""
     labels = call.node.arguments().get("labels")
     if not isinstance(labels, Ref) or not lie.typed(labels.name).dtype.is_floating:
         return 0
@@ -328,10 +328,9 @@ def loss_bytes(call: PricedCall, lie: HasStrides) -> Dim:
 
 
 def loss_kernels(program: PricedProgram, sizes: Sizes, *, stores_gradients: bool) -> tuple[Kernel, ...]:
-    """Sums of the results, added up, and the gradient of the loss: one number, which all elements repeat.
+    """Sums of the results, their sum, and the gradient of the loss, which is one number that all elements repeat.
 
-    stores_gradients: whether each element of a result's gradient is written, as for a compiled backward, which reads it
-    in row-major order.
+    stores_gradients: whether each element of the results' gradients is written, as a compiled backward reads them row-major.
     """
     training = program.training
     if training is None or training.loss not in ("sum", "mean"):
@@ -341,14 +340,14 @@ def loss_kernels(program: PricedProgram, sizes: Sizes, *, stores_gradients: bool
     one = [replace(result, shape=(), strides=(), nbytes=result.bits // 8) for result in results[:1]]
     added = [elementwise(each, 2 * each.nbytes, each.nbytes) for each in one] * (len(results) - 1)
     stored = []
-    for result in results if stores_gradients else ():  # one element is written everywhere
+    for result in results if stores_gradients else ():  # one number is written to all elements
         repeated = replace(result, strides=(0,) * result.rank, nbytes=result.bits // 8)
         stored.append(pointwise(result, [repeated], repeated.nbytes, result.full_bytes))
     return (*sums, *added, *map(fill, one), *stored)
 
 
 def _results(program: PricedProgram, sizes: Sizes) -> Iterator[Tensor]:
-    """The results of the program that have gradients."""
+    """The program's results that have gradients."""
     for name in dict.fromkeys(program.main.graph.seeds):
         value = program.main.values.get(name)
         wanted = value if isinstance(value, TensorType) and value.requires_grad else None

@@ -1,4 +1,4 @@
-"""How devices are joined, what a collective over them takes, and the schedules of pipelines."""
+"""Networks of devices, the time of collectives, and pipeline schedules."""
 
 from graphflops.links.cost import Kind, Network, Transfer, link_bytes, network_of, seconds
 

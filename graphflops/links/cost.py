@@ -1,10 +1,9 @@
-"""Which devices a fast link joins to a node, what joins the nodes, and what a collective takes: latency by steps, and bytes
-by what the links carry, as NCCL's own model of its algorithms.
+"""Networks of devices, and the time of a collective: latency by steps and bytes by bandwidth, as in NCCL's own cost model.
 
-Short messages go by a protocol of low latency at a share of a link's bandwidth, long ones at most of it after a setup; the
-faster of both is taken. Inside a node NVLink joins devices in a ring, or a switch adds up and spreads (multicast). Between
-nodes rings and trees pass a node's network links, which the devices of the node share. Constants are of the device's profile
-(`rates`, fitted to NCCL's times) and of `between_nodes.json`; measured times near a message correct the modelled one.
+Short messages use a protocol of low latency at a share of a link's bandwidth; long messages reach most of the bandwidth
+after a setup. The faster of both counts. Inside a node, NVLink joins the devices in a ring, or a switch sums and multicasts.
+Between nodes, rings and trees use the network links of a node, which its devices share. Constants come from the device's
+profile (`rates`, fitted to NCCL's times) and from `between_nodes.json`; measured times near a message correct the model.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from graphflops.kernels.kernel import Exchange, Kernel
 from graphflops.rules.collectives import sent
 from graphflops.time.correction import NINE_OF_TEN, interpolated
 
-_REFERENCE = "h100"  # its node is taken where a profile has none
+_REFERENCE = "h100"  # the device whose node is assumed if a profile has none
 _TEXT = re.compile(r"(?:(\d{1,4}):)?(\d{1,4})\s*x\s*(\d{1,6}(?:\.\d+)?)\s*(G|T)bit(?:/s)?", re.IGNORECASE)
 _BITS = {"g": 1e9, "t": 1e12}
 _SHAPE = "8x400Gbit (network links of a node x rate of each), or 4:4x200Gbit for nodes of 4 devices"
 
 
 class Network(msgspec.Struct, frozen=True):
-    """Devices of one profile in nodes. is_given: whether a user named the links between nodes."""
+    """Nodes of devices of one profile. is_given: whether the user named the links between nodes."""
 
     device: Device
     node: Node
@@ -40,11 +39,11 @@ class Network(msgspec.Struct, frozen=True):
 
     @property
     def rate(self) -> float:
-        """Bytes per second that each device of a node sends to other nodes while all of them do."""
+        """Bytes per second that each device of a node sends to other nodes while all of them send."""
         return self.node.links * self.node.bandwidth * between_nodes().share / self.node.devices
 
     def within(self, stride: int) -> int:
-        """How many devices of a group are in one node by the distance of their ranks: a node has consecutive ones."""
+        """How many devices of a group share a node. stride: distance of their ranks; a node has consecutive ranks."""
         return max(1, self.node.devices // stride)
 
     def __str__(self) -> str:
@@ -54,7 +53,7 @@ class Network(msgspec.Struct, frozen=True):
 
 
 class BetweenNodes(msgspec.Struct, frozen=True):
-    """What NCCL reaches between nodes. share: of the line rate. latency_seconds: of a step by algorithm and protocol."""
+    """What NCCL reaches between nodes. share: of the line rate. latency_seconds: of a step, by algorithm and protocol."""
 
     share: float
     latency_seconds: Mapping[str, Mapping[str, float]]
@@ -62,9 +61,9 @@ class BetweenNodes(msgspec.Struct, frozen=True):
 
 
 def network_of(profile: Device, text: str | None = None) -> Network:
-    """The network of a device's profile, with the links between nodes of a text such as `8x400Gbit`.
+    """The network of a device's profile. text: other links between nodes, such as `8x400Gbit`.
 
-    Raises OptionError for a text of another form.
+    Raises OptionError if the text has another form.
     """
     node = profile.node or device(_REFERENCE).node
     assert node is not None
@@ -89,22 +88,22 @@ def between_nodes() -> BetweenNodes:
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send"]
 KINDS = frozenset(get_args(Kind))
 
-NO_LINK = 16e9  # bytes per second over PCIe 4.0 x8, where a profile names no link
-_LINK_SHARE, _SETUP, _UNMEASURED = 0.6, 15e-6, 2.0  # where nothing was measured
+NO_LINK = 16e9  # bytes per second over PCIe 4.0 x8, if a profile has no link
+_LINK_SHARE, _SETUP, _UNMEASURED = 0.6, 15e-6, 2.0  # if nothing was measured
 _BETWEEN = 1.6  # spread of times between nodes: modelled from NCCL's constants, not measured
-_OTHER_DEVICE = 1.3  # by how much the interval of a device with the constants of another is wider
-_SHORT_PEER = 16384  # bytes to one other device up to which NCCL sends by its protocol of low latency
-_HOPPER = (9, 0)  # the first generation whose NVLink switches add up and spread
-_HALF = 0.5  # of the bytes of the protocol of low latency are flags
+_OTHER_DEVICE = 1.3  # factor on the interval of a device that uses the constants of another
+_SHORT_PEER = 16384  # NCCL uses its protocol of low latency for at most this many bytes to one other device
+_HOPPER = (9, 0)  # the first generation whose NVLink switches sum and multicast
+_HALF = 0.5  # the share of data in the bytes of the protocol of low latency; the rest are flags
 
 
 def kind_of(name: str) -> Kind:
-    """The collective whose time one of another name takes: fused and one-sided ones take that of a sum."""
+    """The modelled collective by which a collective is timed: fused and one-sided ones count as an all-reduce."""
     return name if name in KINDS else "all_reduce"  # type: ignore[return-value]
 
 
 class Transfer(NamedTuple):
-    """Seconds of a collective with a 90 % interval. is_guess: no such group of such devices was measured."""
+    """Seconds of a collective with a 90 % interval. is_guess: whether no such group of such devices was measured."""
 
     seconds: float
     low: float
@@ -177,7 +176,7 @@ class _Model(NamedTuple):
 
     @property
     def message(self) -> float:
-        """Its whole bytes, as nccl-tests gives sizes."""
+        """Bytes of the message, as nccl-tests counts them."""
         parts = {"all_reduce": 2 * (self.group - 1), "broadcast": self.group, "send": self.group}
         return self.sent * self.group / parts.get(self.kind, self.group - 1)
 
@@ -195,11 +194,11 @@ class _Model(NamedTuple):
         return latency + min(short, by_ring, self._by_multicast(self.message, self.group))
 
     def between(self) -> float:
-        """Seconds where groups pass nodes: by rings, or sums by trees."""
+        """Seconds of a group over several nodes: by rings; all-reduces also by trees, if those are faster."""
         latency, rate = between_nodes().latency_seconds, self.inside * self.network.rate
         floor, step = self.rates["floor"] * 1e-6, self.rates["step"] * 1e-6
         turns = 2 if self.kind == "all_reduce" else 1
-        if "long" in self.rates:  # between all pairs, or one message: by shares of the network links
+        if "long" in self.rates:  # all-to-all or one message: each device has its share of the network links
             near = 0.0 if self.kind == "send" else self.sent * (self.inside - 1) / (self.group - 1)
             moved = max(near / self._link(max(self.inside, 2)), (self.sent - near) / self.network.rate)
             return floor + self.rates["long"] * 1e-6 + latency["ring"]["short"] + moved
@@ -210,7 +209,7 @@ class _Model(NamedTuple):
         for protocol, moved in (("short", short), ("long", streamed)):
             steps = turns * (self.nodes - 1) * latency["ring"][protocol]
             found.append(floor + (self.group - self.nodes) * step + steps + moved)
-        # A tree passes a node's links once up and once down; with two nodes one way each.
+        # In a tree a message crosses a node's links once up and once down; of two nodes, each only receives or sends.
         if self.kind == "all_reduce":
             crossing = self.message * (1 if self.nodes == 2 else 2) / rate
             spread = self._by_multicast(self.message, self.inside) if self.inside > 1 else 0.0
@@ -221,16 +220,16 @@ class _Model(NamedTuple):
         return min(found)
 
     def _link(self, devices: int) -> float:
-        """Bytes per second that one device sends around a ring of so many: fewer have fewer ways to one another."""
+        """Bytes per second that one device sends around a ring of `devices`: small rings have fewer paths."""
         return self.bandwidth * self.rates["link"] * (1 - self.rates["fewer"] / devices)
 
     def _streamed(self, nbytes: float, rate: float) -> float:
-        """Seconds of a long message; a setup is hidden in part by a short one."""
+        """Seconds of a long message; shorter ones hide a part of the setup."""
         knee = self.rates["knee"] * 1e6
         return self.rates["setup"] * 1e-6 * nbytes / (nbytes + knee) + nbytes / rate
 
     def _by_multicast(self, message: float, devices: int) -> float:
-        """Seconds of a sum in the switch: each device sends the message once, and its share of the sum."""
+        """Seconds of a sum in the switch: each device sends the message once, and then its share of the sum."""
         capability = self.network.device.capability
         if "multicast" not in self.rates or devices < 3 or capability is None or capability < _HOPPER:
             return float("inf")
@@ -239,7 +238,7 @@ class _Model(NamedTuple):
 
 
 def described(kernels: Iterable[Kernel], network: Network) -> str:
-    """The network of collectives, and of which groups the times are guesses; "" where no kernel is a collective."""
+    """The network, and the groups whose times are guesses; "" if no kernel is a collective."""
     groups: set[int] = set()
     guessed: set[int] = set()
     for kernel in kernels:

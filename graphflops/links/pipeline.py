@@ -1,7 +1,7 @@
-"""Pipelines: the order in which each device runs forwards and backwards of its stages, and the time that it takes.
+"""Pipeline schedules: the order in which each device runs the forwards and backwards of its stages, and the time.
 
 GPipe: https://arxiv.org/abs/1811.06965. 1F1B and its interleaved form: https://arxiv.org/abs/2104.04473. Zero bubble
-(ZB-H1), with the gradients of weights apart from those of inputs: https://arxiv.org/abs/2401.10241.
+(ZB-H1), which runs gradients of weights apart from those of inputs: https://arxiv.org/abs/2401.10241.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from graphflops.errors import OptionError
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 Work = Literal["F", "B", "W"]
-EXACT = 4096  # microbatches of all stages up to which a schedule runs as a whole
+EXACT = 4096  # a schedule runs as a whole up to this many stages times microbatches
 
 
 class Stage(Record, frozen=True):
     """Seconds of one microbatch in a stage."""
 
     forward: float
-    backward: float  # of gradients of inputs, or of all where `weight` is 0
+    backward: float  # of gradients of inputs; if `weight` is 0, of all gradients
     weight: float = 0.0  # of gradients of weights, which zero-bubble schedules run apart
-    saved: float = 1.0  # what a microbatch keeps for its gradients, in any unit
+    saved: float = 1.0  # memory that a microbatch saves for backward, in any unit
 
     @property
     def whole(self) -> float:
-        """Seconds of all of it."""
+        """Seconds of forward and backward."""
         return self.forward + self.backward + self.weight
 
 
@@ -52,18 +52,18 @@ class Span(NamedTuple):
 
 
 class Pipeline(NamedTuple):
-    """What a schedule takes."""
+    """The time and memory of a schedule."""
 
-    seconds: float  # of the whole
+    seconds: float  # from start to end
     bubble: float  # share of the devices' time in which they wait
-    saved: tuple[float, ...]  # the most that a device keeps for gradients at once, in its stages' unit
+    saved: tuple[float, ...]  # by device, the most that is saved for backward at once, in the stages' unit
     spans: tuple[Span, ...]  # all steps
 
 
 def bubble_of(stage: Stage, devices: int, schedule: Schedule, chunks: int = 1) -> float:
-    """Seconds in which a device waits where all stages are alike, and there are as many microbatches as devices at least.
+    """Seconds for which a device waits, if all stages are equal and there are at least as many microbatches as devices.
 
-    stage: of a device, in so many chunks.
+    stage: all `chunks` stages of a device together.
     """
     hidden = 2 * stage.weight if schedule == "zero-bubble" else 0.0
     return (devices - 1) / chunks * max(stage.whole - hidden, 0.0)
@@ -72,8 +72,8 @@ def bubble_of(stage: Stage, devices: int, schedule: Schedule, chunks: int = 1) -
 def seconds_of(
     stages: Sequence[Stage], devices: int, microbatches: int, schedule: Schedule, *, send: float = 0.0
 ) -> float:
-    """Seconds of a schedule; past `EXACT` microbatches of all stages from those of few, as if further turns of all devices
-    took as long each. Stages that are not alike settle late: interleaved ones are then up to some percent off.
+    """Seconds of a schedule. Beyond `EXACT`, few microbatches are run, and each further round of the devices is taken to
+    last as long as the last one. With unequal stages rounds settle late: interleaved schedules are then some percent off.
     """
     whole = len(stages) * microbatches <= EXACT
     few = microbatches if whole else min(microbatches, 3 * devices + microbatches % devices)
@@ -87,10 +87,10 @@ def seconds_of(
 def pipeline(
     stages: Sequence[Stage], devices: int, microbatches: int, schedule: Schedule, *, send: float = 0.0
 ) -> Pipeline:
-    """Runs a schedule step by step. Stage i is on device i % devices. send: seconds of a message between devices, which pass
-    while they compute.
+    """Runs a schedule step by step. Stage i is on device i % devices. send: seconds of a message between devices, which
+    compute meanwhile.
 
-    Raises OptionError where a schedule does not have such numbers of stages, devices and microbatches.
+    Raises OptionError if the schedule does not exist for these numbers of stages, devices and microbatches.
     """
     chunks, rest = divmod(len(stages), max(devices, 1))
     if devices < 1 or rest or not chunks or microbatches < 1:
@@ -113,9 +113,9 @@ def pipeline(
 def most_saved(
     sizes: Sequence[float], device: int, devices: int, microbatches: int, schedule: Schedule
 ) -> float:
-    """The most that a device keeps for gradients at once. sizes: what a microbatch keeps in each of its stages.
+    """The most that a device saves for backward at once. sizes: what a microbatch saves in each of its stages.
 
-    But for GPipe, thrice as many microbatches as devices show all that happens.
+    Except in GPipe, three times as many microbatches as devices are enough to reach the maximum.
     """
     few = microbatches if schedule == "gpipe" else min(microbatches, 3 * devices)
     under_way = _under_way(device, devices, len(sizes), few, schedule)
@@ -126,7 +126,7 @@ def most_saved(
 def _under_way(
     device: int, devices: int, chunks: int, microbatches: int, schedule: Schedule
 ) -> frozenset[tuple[int, ...]]:
-    """How many microbatches are under way in each stage of a device, from forward to last gradient, when most are."""
+    """Microbatches in flight in each stage of a device, from forward to last gradient, at the moments with the most."""
     last, now = "W" if schedule == "zero-bubble" else "B", [0] * chunks
     found = set()
     for step in _order(schedule, device, devices, chunks, microbatches):
@@ -154,7 +154,7 @@ def _order(schedule: Schedule, device: int, devices: int, chunks: int, microbatc
     if schedule != "zero-bubble":
         return tuple(order)
     found: list[Step] = []
-    for step in order:  # as many gradients of weights are put off as a device is behind the first
+    for step in order:  # a device delays gradients of weights by as many microbatches as its number
         found.append(step)
         if step.work == "B" and step.microbatch >= device:
             found.append(step._replace(work="W", microbatch=step.microbatch - device))
@@ -163,7 +163,7 @@ def _order(schedule: Schedule, device: int, devices: int, chunks: int, microbatc
 
 
 def _step(work: Work, place: int, device: int, devices: int, chunks: int) -> Step:
-    """The step at a place in the order of forwards or backwards: `devices` microbatches of a chunk, then of the next."""
+    """The step at a place in the order of forwards or backwards: `devices` microbatches of one chunk, then of the next."""
     if chunks == 1:
         return Step(work, device, place)
     turn, rest = divmod(place, devices * chunks)
@@ -173,7 +173,7 @@ def _step(work: Work, place: int, device: int, devices: int, chunks: int) -> Ste
 
 
 def _run(orders: Sequence[Sequence[Step]], stages: Sequence[Stage], devices: int, send: float) -> list[Span]:
-    """Each step as soon as its device is free and what it reads is there."""
+    """Runs each step as soon as its device is free and its operands have arrived."""
     splits = any(step.work == "W" for step in orders[0])
     lasts = {
         "F": [stage.forward for stage in stages],
@@ -203,7 +203,7 @@ def _run(orders: Sequence[Sequence[Step]], stages: Sequence[Stage], devices: int
 
 
 def _ready(step: Step, ends: Mapping[tuple[str, int, int], float], stages: int, send: float) -> float | None:
-    """When what a step reads is there; None where it was not computed yet."""
+    """When the operands of a step have arrived; None if they are not computed yet."""
     work, stage, microbatch = step
     if work == "F":
         passed = ends.get(("F", stage - 1, microbatch)) if stage else -send

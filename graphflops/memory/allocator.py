@@ -1,11 +1,11 @@
-"""Simulates the CUDA caching allocator of PyTorch: what it takes from the device for a sequence of requests.
+"""Simulates PyTorch's CUDA caching allocator: the device memory that it reserves for a sequence of requests.
 
-The rules are those of c10/cuda/CUDACachingAllocator.cpp with its default settings. Requests are rounded up to 512 bytes and
-served from the smallest free block that is large enough (best fit; of equal ones the lowest address), in one of two pools:
-up to 1 MiB from segments of 2 MiB; more from segments of 20 MiB, or from 10 MiB on from one of their own, rounded up to
-2 MiB. What remains of a block is split off (in the large pool only a remainder of more than 1 MiB); freed blocks are merged
-with free neighbours of their segment. Where the device has no memory left, all segments without a block in use are returned
-to it and the request is tried again. With expandable segments, a pool is one range of addresses that grows by whole pages.
+The rules are those of c10/cuda/CUDACachingAllocator.cpp with default settings. Requests are rounded up to 512 bytes. The
+smallest free block that is large enough serves them (best fit; among equals the lowest address). The small pool serves up to
+1 MiB from segments of 2 MiB. The large pool serves more from segments of 20 MiB; from 10 MiB on, a request gets a segment of
+its own, rounded up to 2 MiB. The rest of a block is split off (in the large pool only if it is more than 1 MiB); freed
+blocks are merged with free neighbours in their segment. If the device has no memory left, unused segments are returned and
+the request is tried again. With expandable segments, a pool is one range of addresses that grows by whole pages.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from msgspec import Struct
 
 MIB = 2**20
 _UNIT = 512  # bytes that sizes are rounded to
-_SMALL = MIB  # the most that the small pool serves
+_SMALL = MIB  # the largest request that the small pool serves
 _SMALL_SEGMENT, _LARGE_SEGMENT = 2 * MIB, 20 * MIB
-_OWN_SEGMENT = 10 * MIB  # from here on a request gets a segment of its own
+_OWN_SEGMENT = 10 * MIB  # from this size on, a request gets a segment of its own
 _ROUNDED = 2 * MIB
-_RANGE = 2**44  # addresses of one expandable segment: more than any device has
+_RANGE = 2**44  # addresses of an expandable segment: more than any device has
 
 
 class OutOfMemory(Exception):
-    """No memory is left on the device, after all unused segments were returned to it."""
+    """The device has no memory left, even after all unused segments were returned."""
 
 
 class Block(Struct, eq=False):
-    """A part of a segment. requested: bytes that its user asked for. is_mapped: False for addresses without memory."""
+    """A part of a segment. requested: bytes that were asked for. is_mapped: False for addresses without memory."""
 
     address: int
     size: int
@@ -66,9 +66,9 @@ class Pool(Struct, eq=False):
 
 
 class Allocator:
-    """The allocator of one device. limit: bytes that the device gives it; None without a limit.
+    """The allocator of one device. limit: bytes that the device has; None for no limit.
 
-    place: the address of a new segment by its size, where a recorded run tells it; else segments follow one another.
+    place: the address of a new segment by its size, if a recorded run shows it; by default segments follow one another.
     """
 
     def __init__(self, limit: int | None = None, place: Callable[[int], int] | None = None) -> None:
@@ -78,7 +78,7 @@ class Allocator:
         self.pools: dict[tuple[bool, int], Pool] = {}
         self.requested = self.allocated = self.reserved = 0  # bytes, as in `torch.cuda.memory_stats()`
         self.peak_requested = self.peak_allocated = self.peak_reserved = 0
-        self.segments: dict[int, int] = {}  # bytes by address; none where they are expandable
+        self.segments: dict[int, int] = {}  # bytes by address; empty if segments are expandable
 
     def reset_peaks(self) -> None:
         self.peak_requested, self.peak_allocated = self.requested, self.allocated
@@ -92,7 +92,7 @@ class Allocator:
         if pool is None:
             pool = self.pools[is_small, stream] = Pool(is_small)
         block = self._best_fit(pool, rounded)
-        if block is None:  # from new memory of the device
+        if block is None:  # it comes from new device memory
             try:
                 block = self._taken(pool, rounded)
             except OutOfMemory:
@@ -117,7 +117,7 @@ class Allocator:
         block.pool.add(self._merged(block))
 
     def empty_cache(self) -> None:
-        """Return all segments without a block in use to the device."""
+        """Return all segments without used blocks to the device."""
         for pool in self.pools.values():
             for _, _, block in [*pool.free]:
                 if block.previous is None and block.next is None:
@@ -126,7 +126,7 @@ class Allocator:
                     del self.segments[block.address]
 
     def cached(self) -> tuple[object, ...]:
-        """The segments and their free blocks: while the blocks in use stay, equal requests are then served alike."""
+        """The segments and their free blocks. If two states are equal, they serve equal requests alike."""
         pools = [(pool.free, pool.unmapped) for pool in self.pools.values()]
         kept = [([entry[:2] for entry in free], [block.address for block in left]) for free, left in pools]
         return (dict(self.segments), kept)
@@ -158,7 +158,7 @@ class Allocator:
         return address
 
     def _split(self, block: Block, size: int, is_mapped: bool = True) -> None:
-        """Cut what is left of a block off; it is free."""
+        """Split off the rest of a block, which is free."""
         place = block.address + size
         rest = Block(place, block.size - size, block.pool, block, block.next, is_mapped=is_mapped)
         if block.next is not None:
@@ -167,7 +167,7 @@ class Allocator:
         block.pool.add(rest)
 
     def _merged(self, block: Block) -> Block:
-        """The block with its free neighbours, which leave the pool."""
+        """The block merged with its free neighbours, which leave the pool."""
         before = block.previous
         if before is not None and not before.is_used and before.is_mapped == block.is_mapped:
             block.pool.remove(before)
@@ -194,7 +194,7 @@ class ExpandableAllocator(Allocator):
         return remaining >= _UNIT
 
     def _best_fit(self, pool: Pool, size: int) -> Block | None:
-        """The free block that is the smallest together with the addresses after it that can be mapped."""
+        """The free block that is smallest when counted together with the unmapped addresses after it."""
         at = bisect_left(pool.free, (size, 0))
         if at == len(pool.free):
             return None
@@ -207,7 +207,7 @@ class ExpandableAllocator(Allocator):
         return found
 
     def _taken(self, pool: Pool, size: int) -> Block:
-        """A block that is mapped as far as the request needs: of the lowest addresses that can be, else of a new range."""
+        """A block that is mapped as far as needed, at the lowest addresses that have room, or else in a new range."""
         for unmapped in pool.unmapped:
             before = unmapped.previous
             block = before if before is not None and not before.is_used else unmapped
@@ -226,7 +226,7 @@ class ExpandableAllocator(Allocator):
         return block
 
     def _map(self, block: Block, size: int) -> Block:
-        """Map whole pages at the start of a block; returns the free block that they are now part of."""
+        """Map whole pages at the start of a block; return the free block that contains them."""
         pool = block.pool
         mapped = -(-size // pool.page) * pool.page
         self._reserve(mapped)
@@ -266,7 +266,7 @@ def _expandable_size(block: Block) -> int:
 
 
 def _room(block: Block | None) -> int:
-    """Bytes of a free block and all free ones that follow it."""
+    """Bytes of a free block and of all free blocks that follow it."""
     room = 0
     while block is not None and not block.is_used:
         room, block = room + block.size, block.next

@@ -1,8 +1,8 @@
 """Memory under torch.compile: what the kernels of a program's plan allocate and free.
 
-A kernel of elementwise calls or reductions writes over an operand that it is the last to read. Other results take the last
-buffer of their size that became free, if keeping it until then does not raise the estimated peak of the graph. Inductor
-estimates that peak as if nothing were used again.
+A kernel of elementwise calls or reductions writes over an operand that it is the last to read. Any other result takes the
+last freed buffer of its size, unless keeping that buffer until then raises the estimated peak of the graph. Inductor
+estimates that peak as if no memory were reused.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from graphflops.passes.program import CallByCall, MemoryUse, Peak, PricedGraph, 
 from graphflops.report import Timeline
 from graphflops.tensor import TensorType
 
-_AGAIN = " again"  # after the name of a tensor that the backward computes a second time
+_AGAIN = " again"  # appended to the name of a tensor that the backward recomputes
 
 
 def compiled_memory_use(program: PricedProgram, plans: Plans) -> MemoryUse:
-    """The peaks of a compiled program; torch.compile leaves recurrent layers, not cells, to eager execution."""
+    """The peaks of a compiled program; torch.compile leaves recurrent layers (not cells) to eager execution."""
     operators = [call.node.operator for call in program.main.calls]
     if any(one.kind == "recurrent" and not one.word.endswith("_cell") for one in operators):
         return memory_use(program, partial(Eager, runs=plans))
@@ -52,11 +52,11 @@ class _CompiledPeaks(Peaks):
         peaks: Sequence[Sequence[Peak]],
         seeds: Sequence[str] | None,
     ) -> tuple[Peak, Timeline, int]:
-        """The peak of a graph, what is held when, and how many of the entries outlive it."""
+        """The peak of a graph, its timeline, and how many of the timeline's entries outlive the graph."""
         inner = [(call, found) for call, found in zip(execution.calls, peaks, strict=True) if found]
         inside = {call.node.name: dim_max(*(peak.bytes for peak in found)) for call, found in inner}
         run = _Run(self.plans.plan(graph, training=seeds is not None), self.meter(graph, execution), inside)
-        # Gradients of parameters from an earlier micro-step; new ones are added to them in the end.
+        # Gradients of parameters from an earlier micro-step, to which the new ones are finally added.
         for name in self.earlier(graph, seeds):
             if (value := tensor_type(name, execution.values)) is not None:
                 run.meter.take(name, value.like().nbytes, "gradient", f"{name} earlier")
@@ -66,7 +66,7 @@ class _CompiledPeaks(Peaks):
 
 
 class _Run:
-    """Runs the kernels of a plan, and meters what they allocate and free. inside: peaks of nested graphs by call."""
+    """Runs a plan's kernels, and meters what they allocate and free. inside: peaks of nested graphs, by call."""
 
     def __init__(self, plan: Plan, meter: Meter, inside: Mapping[str, Dim]) -> None:
         self.plan, self.joint, self.meter, self.inside = plan, plan.joint, meter, inside
@@ -75,7 +75,7 @@ class _Run:
         self.memory: dict[str, str] = {}
 
     def graphs(self) -> int | None:
-        """Run the forward, and in training the backward; the moment at which the backward starts."""
+        """Run the forward, and in training the backward; return the moment at which the backward starts."""
         joint, plan = self.joint, self.plan
         self.run(plan.forward, "")
         if plan.backward is None:
@@ -93,7 +93,7 @@ class _Run:
         self.meter.take(name, size, kind, key)
 
     def run(self, graph: CompiledGraph, mark: str) -> None:
-        """Run one graph. mark: after names of results."""
+        """Run one graph. mark: appended to the names of results."""
         order = self.with_wholes(graph)
         buffers = self.buffers(order, graph)
         instead = reused([buffer for buffer in buffers if buffer.size], graph.live)
@@ -117,7 +117,7 @@ class _Run:
                 self.meter.drop(name)
 
     def with_wholes(self, graph: CompiledGraph) -> Sequence[Kernel]:
-        """The kernels; the first that writes a part of a tensor makes the tensor."""
+        """The kernels, where the first kernel that writes a part of a tensor makes the whole tensor."""
         whole = graph.lies_in
         if not whole:
             return graph.kernels
@@ -132,12 +132,12 @@ class _Run:
         return found
 
     def workspace(self, kernel: Kernel) -> Dim:
-        """Bytes that a kernel needs beside what it reads and writes; of a call that runs graphs their peak."""
+        """Bytes that a kernel needs beside its operands and results; for a call that runs graphs, with their peak."""
         inside = 0 if kernel.is_written else self.inside.get(kernel.last.node, 0)
         return inside + kernel.last.workspace
 
     def is_turned(self, name: str) -> bool:
-        """Whether a result leaves the graph as eager execution orders it, while images inside have their channels last."""
+        """Whether a result is converted to its eager layout at the end, because the graph's images are channels last."""
         if not self.joint.channels_last or name not in self.joint.results:
             return False
         value, layouts = self.plan.execution.values.get(name), self.plan.execution.layouts
@@ -147,9 +147,9 @@ class _Run:
         return not is_same and not layouts.has_channels_last(name)
 
     def overwritten(self, kernel: Kernel, name: str) -> list[str]:
-        """Tensors from outside that a result may be written over, also by way of tensors of the same size in the kernel.
+        """Outside tensors that a result may be written over, directly or through tensors of its size in the same kernel.
 
-        None where one of these is made of nothing: it is random numbers, over which the result is written.
+        None if such a tensor is made from nothing: it is random numbers, and the result is written over these.
         """
         if self.is_turned(name):
             return []
@@ -166,12 +166,12 @@ class _Run:
         return [read for read in seen if read not in kernel.over]
 
     def buffers(self, order: Sequence[Kernel], graph: CompiledGraph) -> list[Buffer]:
-        """What is there before the graph runs, and what its kernels make."""
+        """The tensors that exist before the graph runs, and those that its kernels make."""
         last = {name: place for place, kernel in enumerate(order, 1) for name in kernel.reads}
         last.update(dict.fromkeys(graph.outputs, len(order) + 1))
         size = self.joint.bytes
         buffers = [Buffer(name, size(name), 0, last.get(name, 0), is_given=True) for name in graph.given]
-        # Nothing is written over the results of collectives, of joining, and of adding in place.
+        # No result is written over those of collectives, of joins, and of additions in place.
         kept = {name for kernel in order if kernel.last.role == "exchange" for name in kernel.outputs}
         kept.update(graph.lies_in.values())
         for place, kernel in enumerate(order, 1):
@@ -184,30 +184,30 @@ class _Run:
 
 
 class Buffer(Record, frozen=True):
-    """A tensor that a kernel makes."""
+    """A tensor that exists before the graph runs or that a kernel makes."""
 
     name: str
     size: int
-    first: int  # number of the kernel that makes it, from 1; 0 of what is there before
-    last: int  # of the kernel that reads it last; where it outlives the graph, behind all
-    over: tuple[str, ...] = ()  # tensors that it may be written over, which its kernel is the last to read
-    # It is there before the graph runs: a result may be written over it, but others do not take its memory later.
+    first: int  # number of the kernel that makes it, from 1; 0 if it exists before
+    last: int  # number of the kernel that reads it last; if it outlives the graph, one more than all
+    over: tuple[str, ...] = ()  # tensors that its kernel reads last: it may be written over them
+    # Whether it exists before the graph runs. A result may be written over it, but its memory is not reused later.
     is_given: bool = False
-    is_fresh: bool = False  # a library allocates it, so it takes no free memory
+    is_fresh: bool = False  # whether a library allocates it, so that it reuses no memory
 
 
 def reused(buffers: Sequence[Buffer], estimated: Sequence[int]) -> dict[str, str]:
-    """By tensor that takes another's buffer: the tensor that had it first. buffers: in the order in which they are made.
+    """By tensor that reuses a buffer, the tensor that had the buffer first. buffers: in the order in which they are made.
 
-    estimated: bytes alive as each kernel runs, where no buffer is used again.
+    estimated: live bytes during each kernel if no buffer is reused.
     """
     live = [0, *estimated]
     most, sizes = max(live), {buffer.name: buffer.size for buffer in buffers}
     instead: dict[str, str] = {}
-    # By size, the free buffers and the position since which each is free, the last one last.
+    # By size: the free buffers, the latest last, each with the position since which it is free.
     free: dict[int, dict[str, int]] = defaultdict(dict)
     ends: dict[int, list[Buffer]] = defaultdict(list)
-    taken: set[str] = set()  # tensors that are written over
+    taken: set[str] = set()  # tensors that have been written over
     place = 0
     for buffer in buffers:
         for position in range(place, buffer.first):

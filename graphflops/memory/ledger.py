@@ -1,7 +1,7 @@
-"""The memory of a program on a device, phase by phase: what is alive at the peak, and what PyTorch's allocator takes for it.
+"""A program's memory on a device, phase by phase: what is live at the peak, and what PyTorch's allocator reserves for it.
 
-A phase starts from the timeline of activations that liveness gives. Parameters and buffers are alive throughout, and so are
-the optimizer's state and the workspaces of libraries; the optimizer's step comes last in a training phase.
+A phase starts from the timeline of activations, which comes from liveness. Parameters, buffers, optimizer state and library
+workspaces are live throughout. The optimizer's step is the last moment of a training phase.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from graphflops.report import ENTRIES, LASTING, Execution, Held, MemoryPhase, Ph
 Values = Mapping[str, int]  # of sizes, by symbol
 _CUBLAS = "cuBLAS"
 _LT_WORKSPACE = 2**20  # for products with a bias: CUBLASLT_WORKSPACE_SIZE by default
-_SOME_SIZE = 4096  # of a size without a value, where moments are compared
+_SOME_SIZE = 4096  # for a size without a value, when moments are compared
 _NOTHING: Mapping[str, Any] = dict.fromkeys([name for name in ENTRIES.values() if name != "workspaces"], 0)
 
 
 def ledger(
     program: PricedProgram, memory: MemoryUse, execution: Execution, device: Device | None
 ) -> tuple[PhaseMemory, ...]:
-    """What each phase of a program needs in an execution on a device; a recorded step is one phase."""
+    """What each phase of a program needs in an execution on a device. A recorded step is one phase."""
     measured = partial(_measured, program, execution, device)
     if (step := program.graph.step) is not None:
         recorded = memory.inference
@@ -58,10 +58,10 @@ def ledger(
 
 
 def at_sizes(entry: PhaseMemory, values: Values, allocator: Allocator, rows: Sequence[Row]) -> PhaseMemory:
-    """The entry of a phase with its peak at these sizes, and with what the allocator takes. rows: of its report.
+    """A phase's entry with its peak at these sizes, and with what the allocator reserves. rows: those of its report.
 
-    What the allocator takes beside the requested bytes goes by the number of blocks and segments, not by their sizes: the
-    formulas are those of the requested bytes and a number, which is exact at these sizes.
+    What the allocator adds to the requested bytes depends on the numbers of blocks and segments, not on a formula of sizes.
+    So the formulas are those of the requested bytes plus a number, which is exact at these sizes.
     """
     timeline = entry.timeline
     sizes = evaluated(timeline, values)
@@ -72,7 +72,7 @@ def at_sizes(entry: PhaseMemory, values: Values, allocator: Allocator, rows: Seq
         if is_alive(held, moment):
             parts[ENTRIES[held.kind]].append(held.bytes)
     sums: dict[str, Any] = {name: total(found) for name, found in parts.items()}
-    requested_peak = dim_max(entry.requested_peak, total(sums.values()))  # a formula has some moments
+    requested_peak = dim_max(entry.requested_peak, total(sums.values()))  # formulas omit some moments
     if entry.workspaces is None:
         del sums["workspaces"]
     node = rows[row].node if row != OPTIMIZER else ""
@@ -89,7 +89,7 @@ def at_sizes(entry: PhaseMemory, values: Values, allocator: Allocator, rows: Seq
 
 
 def peak_moment(timeline: Timeline, values: Values, sizes: Sequence[int | None] | None = None) -> int:
-    """The moment at which most is alive; a size without a value is taken to be large. sizes: by entry, where known."""
+    """The moment with the most live bytes; a size without a value is assumed to be large. sizes: by entry, where known."""
     sizes = evaluated(timeline, values) if sizes is None else sizes
     if None in sizes:
         names = {name for one in timeline.held if isinstance(one.bytes, Expr) for name in one.bytes.symbols}
@@ -99,14 +99,14 @@ def peak_moment(timeline: Timeline, values: Values, sizes: Sequence[int | None] 
 
 
 def evaluated(timeline: Timeline, values: Values) -> list[int | None]:
-    """Bytes of each entry; None where a size has no value."""
+    """The bytes of each entry; None if a size has no value."""
     sizes = [held.bytes for held in timeline.held]
     known = {size: evaluate(size, values) for size in set(sizes)}
     return [known[size] for size in sizes]
 
 
 def on_device(entry: PhaseMemory, device: Device) -> PhaseMemory:
-    """The entry of a phase on another device, whose context and workspaces it gets; the allocator's figures are left out."""
+    """A phase's entry for another device, with that device's context and workspaces; the allocator's figures are omitted."""
     size = device.blas_workspace_bytes
     given, blas = entry.timeline.held, (_CUBLAS, "library")
     held = [x._replace(bytes=size) if size and (x.name, x.kind) == blas else x for x in given]
@@ -125,12 +125,12 @@ def on_device(entry: PhaseMemory, device: Device) -> PhaseMemory:
 
 
 def is_alive(held: Held, moment: int) -> bool:
-    """Whether memory is held at a moment; a workspace stays from run to run."""
+    """Whether memory is held at a moment; library workspaces stay from one run to the next."""
     return held.first <= moment <= held.last or held.kind == "library"
 
 
 def _column_sums(parameters: Sequence[Parameter], platform: Platform) -> tuple[Buffer, ...]:
-    """Adafactor, one parameter after another: the buffer of a matrix's sums over rows, and the update before."""
+    """Adafactor, one parameter at a time: the buffer for a matrix's sums over rows, and the update before it."""
     moments: list[tuple[Buffer, ...]] = []
     for before, (name, value) in zip([None, *parameters], parameters, strict=False):
         if value.rank > 1:
@@ -148,7 +148,7 @@ def _training(
     workspaces: Sequence[Held],
     eager_on: Platform | None,
 ) -> tuple[Timeline, Dim]:
-    """The forward, the gradients, and after them the optimizer's step; also the bytes alive in that beside what lasts."""
+    """The forward, the gradients, then the optimizer's step; and the bytes live in that step beside what lasts."""
     step = memory.step
     assert step is not None
     assert program.training is not None
@@ -157,14 +157,14 @@ def _training(
     if eager_on and (program.training.optimizer, program.training.implementation) == ("adafactor", "single"):
         temporaries = max(temporaries, _column_sums(trained(program), eager_on), key=known_bytes)
     moment, ended = len(step.rows), len(step.held) - memory.lasting
-    results = [held for held in step.held[ended:] if held.kind == "value"]  # not held during the update
+    results = [held for held in step.held[ended:] if held.kind == "value"]  # freed before the update
     alive = [held._replace(last=moment) for held in step.held[ended:] if held.kind != "value"]
     alive += [Held(made.name, "temporary", moment, moment, made.bytes) for made in temporaries]
     targets = {entry.name: entry.target for entry in program.graph.inputs if entry.role == "parameter"}
     held = [
         one._replace(name=targets[one.name]) if one.kind == "gradient" and one.name in targets else one
         for one in (*step.held[:ended], *results, *alive)
-    ]  # the gradient of a parameter has the parameter's name, as its optimizer state has
+    ]  # the gradient of a parameter has the parameter's name, as its optimizer state does
     whole = Timeline((*step.rows, OPTIMIZER), tuple(held), step.gradients_from)
     state = [Held(kept.name, "optimizer", 0, 0, kept.bytes) for kept in optimizer.state]
     return _with_lasting(whole, [*lasting, *state], workspaces), total(held.bytes for held in alive)
@@ -175,16 +175,16 @@ def _lasting_bytes(timeline: Timeline) -> Dim:
 
 
 def _with_lasting(timeline: Timeline, lasting: Sequence[Held], workspaces: Sequence[Held]) -> Timeline:
-    """The timeline with what is held from its first moment to its last, and with workspaces."""
-    rows = timeline.rows or (OPTIMIZER,)  # a program without calls has its weights in memory too
+    """The timeline, with workspaces and with what is held from the first moment to the last."""
+    rows = timeline.rows or (OPTIMIZER,)  # the weights of a program without calls are in memory too
     held = [entry._replace(last=len(rows) - 1) for entry in (*lasting, *workspaces)]
     return Timeline(rows, (*held, *timeline.held), timeline.gradients_from)
 
 
 def _workspaces(program: PricedProgram, device: Device | None, timeline: Timeline) -> list[Held]:
-    """Workspaces of cuBLAS and cuBLASLt, each from its first use on.
+    """Workspaces of cuBLAS and cuBLASLt, each from its first use.
 
-    Each thread that multiplies matrices has one of cuBLAS; the backward pass runs in a thread of its own.
+    Each thread that multiplies matrices has its own cuBLAS workspace, and the backward runs in a thread of its own.
     """
     size = None if device is None else device.blas_workspace_bytes
     products = {call.row: call.node for call in program.main.calls if call.node.operator.kind == "product"}
@@ -203,9 +203,9 @@ def _measured(
     program: PricedProgram, execution: Execution, device: Device | None,
     name: MemoryPhase, timeline: Timeline, activations: Dim, update: Dim = 0,
 ) -> PhaseMemory:  # fmt: skip
-    """A phase with its peak, by liveness and by the allocator; a name for it where the formula grows too large.
+    """A phase with its peaks, by liveness and by the allocator; if the formula grows too large, a name stands for it.
 
-    activations: their peak with the inputs. update: bytes alive in the optimizer's step beside what lasts throughout.
+    activations: their peak, with the inputs. update: bytes live in the optimizer's step beside what lasts throughout.
     """
     try:
         requested = _lasting_bytes(timeline) + dim_max(activations, update)

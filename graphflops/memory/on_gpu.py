@@ -1,4 +1,4 @@
-"""What calls need on a GPU: where tensors lie, attention kernels, copies of operands; eagerly also buffers of kernels."""
+"""What calls need on a GPU: layouts, attention kernels, copies of operands; in eager execution also buffers of kernels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from graphflops.tensor import TensorType
 class OnGpu(CallByCall):
     """Calls of PyTorch's operators on a GPU."""
 
-    has_fast_paths = True  # modules that have one run as a single call where nothing wants a gradient
+    has_fast_paths = True  # modules with a fast path are one call if nothing wants a gradient
 
     def __init__(self, graph: PricedGraph, training: bool, runs: Runs) -> None:
         super().__init__(graph, training)
@@ -39,11 +39,11 @@ class OnGpu(CallByCall):
         self.found: dict[tuple[Any, ...], Any] = {}
 
     def owners(self) -> Mapping[str, str]:
-        """The value whose memory each tensor shares, by how operands lie."""
+        """The value whose memory each tensor shares, given the layouts of operands."""
         return self.run.owners
 
     def copied(self) -> Container[str]:
-        """Results of reshapes that copy."""
+        """Results of `reshape` that are copies."""
         return self.layouts.copies
 
     @by_form
@@ -53,7 +53,7 @@ class OnGpu(CallByCall):
 
 
 _TWO = 2  # factors of a product
-# Kinds of operators whose gradients read that of the result in row-major order.
+# Kinds of operators whose gradients read the result's gradient row-major.
 _READING_IN_ORDER = frozenset(
     {"product", "convolution", "normalisation", "attention", "softmax", "pooling", "resampling", "recurrent"}
 )
@@ -61,7 +61,7 @@ _RETURNING_OPERAND = frozenset({"dropout", "identity", "cast"})  # kinds that ma
 
 
 class Eager(OnGpu):
-    """Memory lives as long as Python refers to it; kernels need buffers beside their operands and results."""
+    """Memory lives as long as Python refers to it; kernels need buffers beside operands and results."""
 
     keeps_repeated = True
 
@@ -71,7 +71,7 @@ class Eager(OnGpu):
 
     @cached_property
     def views(self) -> frozenset[str]:
-        """Values that are views of others for autograd, those that were written in place included."""
+        """Values that are views for autograd, with those that were written in place."""
         found: set[str] = set()
         for call in self.calls:
             operator, outputs = call.node.operator, [name for name in call.node.outputs if name is not None]
@@ -83,9 +83,9 @@ class Eager(OnGpu):
         return frozenset(found)
 
     def copied_slices(self, call: PricedCall) -> Dim:
-        """Bytes of two copies of the gradient that autograd makes where a call overwrites a view (`CopySlices`).
+        """Bytes of two copies of the gradient, which autograd makes if a call overwrites a view (`CopySlices`).
 
-        The first takes the base's gradient, of which the other is the part that the call's own gradient is computed from.
+        The first is of the base's gradient; the second is of the view's part, from which the call's gradient is computed.
         """
         if call.gradient is None or not call.node.operator.mutates:
             return 0
@@ -97,7 +97,7 @@ class Eager(OnGpu):
 
     @by_form
     def forward_bytes(self, call: PricedCall, saved: Dim) -> Dim:
-        """The workspace of the rule, or of an attention kernel, and of the CUDA kernel; copies of operands."""
+        """The workspace of the rule or the attention kernel, plus that of CUDA kernels and copies of operands."""
         layers, attention = Recurrent.of(call, self.values), self.attention(call)
         if layers is not None:
             return layers.workspace + (0 if saved != 0 else layers.reserve)
@@ -107,55 +107,55 @@ class Eager(OnGpu):
             keeps = self.training and saved != 0
             own = super().forward_bytes(call, saved) + total(self.brief_copies(call, keeps))
         if call.node.operator.name == "max_pool" and saved != 0:
-            return own  # the positions of the maxima are what is saved
+            return own  # the maxima's positions are saved, so they are counted there
         return own + kernels.forward_bytes(call, self.layouts)
 
     def operand_copies(self, call: PricedCall) -> Mapping[str, Copy]:
-        """Copies of operands that do not lie as a kernel reads them."""
+        """Copies of operands whose layout the kernel cannot read."""
         return operand_copies(call, self.layouts)
 
     def saved_copies(self, call: PricedCall) -> Mapping[str, Dim]:
-        """Bytes of the copies of operands that the gradient reads."""
+        """Bytes of copied operands that are saved for the gradient."""
         return {name: copy.nbytes for name, copy in self.operand_copies(call).items() if copy.is_kept}
 
     def brief_copies(self, call: PricedCall, keeps: bool) -> list[Dim]:
-        """Bytes of the copies that live during the call only. keeps: whether the others are kept for the gradient."""
+        """Bytes of the copies that live only during the call. keeps: whether the other copies are saved."""
         return [copy.nbytes for copy in self.operand_copies(call).values() if not (keeps and copy.is_kept)]
 
     def repeated_bytes(self, call: PricedCall) -> Dim:
-        """A copy with all elements, unless the gradient is elementwise or a view; a bias sums up one number in place."""
+        """Bytes for a gradient that is broadcast: most kinds copy it to all elements; a bias sums it without a buffer."""
         out = self.values.get(call.node.outputs[0] or "")
         reads = call.node.operator.kind in _READING_IN_ORDER
         copy = out.like().nbytes if reads and isinstance(out, TensorType) else 0
         return copy + (0 if call.node.operator.kind == "product" else self.backward_bytes(call))
 
     def is_last_operand_first(self, call: PricedCall) -> bool:
-        """By the names of PyTorch's operands."""
+        """Whether autograd computes the last operand's gradient first, by the names of operands."""
         return kernels.is_last_operand_first(call)
 
     def sums_afterwards(self, call: PricedCall) -> bool:
-        """Autograd adds up the gradient of a bias after those of the product's factors (`validate_outputs`)."""
+        """Whether autograd sums a bias's gradient after those of the product's factors (`validate_outputs`)."""
         return call.node.operator.kind == "product" and call.node.arguments().get("bias") is not None
 
     def transposes_gradient(self, call: PricedCall) -> bool:
-        """A linear layer multiplies by its transposed weight, and the weight's gradient is the product's, transposed."""
+        """Whether a product computes the weight's gradient transposed, as for a linear layer."""
         return call.node.operator.name == "linear"
 
     def backward_bytes(self, call: PricedCall) -> Dim:
-        """Also the workspace of the CUDA kernels, and copies of the gradient of a view."""
+        """Also the workspace of CUDA kernels, and copies of the gradient of a view."""
         return self.backward_of(call) + self.copied_slices(call)
 
     def gradient_buffers(
         self, call: PricedCall, is_repeated: bool
     ) -> tuple[Sequence[Dim], Sequence[Sequence[Dim]]]:
-        """Also tensors of a formula, made first. A convolution's operand gets its gradient before the weight does."""
+        """Also temporaries of a formula, made first. A convolution computes its operand's gradient before its weight's."""
         return self._gradient_buffers(call, is_repeated, self.copied_slices(call))
 
     @by_form
     def _gradient_buffers(
         self, call: PricedCall, is_repeated: bool, slices: Dim
     ) -> tuple[Sequence[Dim], Sequence[Sequence[Dim]]]:
-        """The same, by what else than the form of the call decides it. slices: bytes of copies of a view's gradient."""
+        """The same, by what decides it beside the call's form. slices: bytes of copies of a view's gradient."""
         if is_repeated or call.gradient is None:
             needed = (self.repeated_bytes(call) if is_repeated else 0,)
             factors = [place for place, _ in call.gradient.gradients if place < _TWO] if call.gradient else []
@@ -173,7 +173,7 @@ class Eager(OnGpu):
 
     @by_form
     def made_first(self, call: PricedCall) -> tuple[Sequence[Dim], Sequence[Dim]]:
-        """Copies of operands, which are made before the results; of a fused module, what its parts return."""
+        """Copies of operands, which are made before the results; for a fused module, what its parts return."""
         kept = [*self.saved_copies(call).values()] if self.training else []
         brief = self.brief_copies(call, self.training)
         attention = self.attention(call)
@@ -186,20 +186,20 @@ class Eager(OnGpu):
 
     @by_form
     def backward_of(self, call: PricedCall) -> Dim:
-        """The same without the copies of a view's gradient."""
+        """The same, without the copies of a view's gradient."""
         layers, attention = Recurrent.of(call, self.values), self.attention(call)
         if layers is not None:
             return layers.backward
         own = super().backward_bytes(call) if attention is None else attention.backward
         again = [copy.nbytes for copy in self.operand_copies(call).values() if copy.is_again]
-        # Copies are made one after the other.
+        # The copies are made one after the other.
         return own + dim_max(0, *again) + kernels.backward_bytes(call, self.layouts)
 
     @by_form
     def saved_bytes(self, call: PricedCall) -> Dim:
-        """What the rule says is saved, or an attention kernel keeps, and copies of operands.
+        """Bytes that the rule or attention kernel saves, with saved copies of operands.
 
-        Also that of one that an in-place activation overwrites, or that a norm reads instead.
+        They include the copy of an operand that an in-place activation overwrites, and a norm's row-major copy.
         """
         layers, attention = Recurrent.of(call, self.values), self.attention(call)
         if layers is not None and call.gradient is not None:
@@ -211,7 +211,7 @@ class Eager(OnGpu):
 
     @places_by_form
     def saved_values(self, call: PricedCall) -> list[str | None]:
-        """Operands and results that gradients read, or autograd keeps without need; not those of which a copy is kept."""
+        """Operands and results that gradients read or autograd saves needlessly, without those saved as copies."""
         attention, operands = self.attention(call), call.tensors(self.values)
         copies = {*self.saved_copies(call)}
         mask = call.node.arguments().get("mask")
@@ -225,17 +225,17 @@ class Eager(OnGpu):
 
 
 class GraphOnGpu(Eager):
-    """The same kernels, called one after the other by what runs a graph: each value is freed after its last use."""
+    """The same kernels, called in order by what runs a graph: each value is freed after its last use."""
 
     has_fast_paths = False
 
     def held_until(self, root: Mapping[str, str]) -> Mapping[str, int]:
-        """Nothing is held past its last use, but by functions of ATen."""
+        """Only functions of ATen hold values past their last use."""
         return self.run.until_returns
 
 
 def with_kernels(program: PricedProgram, runs: Runs) -> tuple[PricedProgram, Mapping[str, list[Dim]]]:
-    """The program whose attentions say which kernel runs them; by its reason, bytes of the scores of each unfused one."""
+    """The program with each attention's kernel; and by reason, bytes of the scores of each unfused attention."""
     execution = OnGpu(program.main, program.training is not None, runs)
     first = {use.calls[0] for use in program.attentions}
     calls = [call for call, _ in execution.run.expanded.given if call.node.name in first]
@@ -256,7 +256,7 @@ def with_kernels(program: PricedProgram, runs: Runs) -> tuple[PricedProgram, Map
 def say_unfused(
     program: PricedProgram, reason: str, scores: Sequence[Dim], slowdowns: Mapping[str, float]
 ) -> None:
-    """Keep a note of attentions that run unfused for one reason. slowdowns: of the times of a program."""
+    """Note the attentions that are unfused for one reason. slowdowns: their times relative to fused ones, by reason."""
     sizes = [evaluate(size, program.binding.examples) for size in scores]
     known = [size for size in sizes if size is not None]
     cost = f", up to {memory(max(known))} at a time" if known else ""

@@ -1,4 +1,4 @@
-"""Runs a timeline of memory through the simulated allocator."""
+"""Replays a timeline of memory on the simulated allocator."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from graphflops.dims import Expr
 from graphflops.memory.allocator import Allocator, Block, OutOfMemory
 from graphflops.report import Timeline
 
-OPTIMIZER = -1  # the row of the moment at which the optimizer runs
+OPTIMIZER = -1  # the row of the optimizer's moment
 BEFORE = ("weight", "buffer", "input")  # allocated before the first moment
-_BUFFERS = ("workspace", "nested", "temporary")  # of a kernel, which takes them after its results
-_KEPT = ("library", "optimizer")  # allocated in the first run, to stay
-_REPEATED = 3  # runs after which no run needs more
+_BUFFERS = ("workspace", "nested", "temporary")  # of a kernel, allocated after its results
+_KEPT = ("library", "optimizer")  # allocated in the first run and never freed
+_REPEATED = 3  # runs after which no further run needs more
 
 
 def without_value(timeline: Timeline, values: Mapping[str, int]) -> str:
-    """The first size in bytes held that nothing gives a value, by name."""
+    """Names the first size in the timeline that has no value."""
     sizes = (held.bytes for held in timeline.held)
     names = {name for size in sizes if isinstance(size, Expr) for name in size.symbols} - {*values}
     return f"the size {min(names)}" if names else "a size"
 
 
 class Moment(Record, frozen=True):
-    """What happens at one moment, in order, by places in the timeline."""
+    """What happens at one moment, in order, as places of the timeline's entries."""
 
-    kept: list[int]  # taken in the first run, to stay: workspaces of libraries, the state of an optimizer
+    kept: list[int]  # allocated in the first run and never freed: library workspaces, optimizer state
     taken: list[int]  # results, then the buffers of kernels
-    freed: list[int]  # these buffers first
+    freed: list[int]  # those buffers first
 
 
 def moments(timeline: Timeline, sizes: Sequence[int]) -> list[Moment]:
-    """What each moment of a run takes and gives back; what outlives the run is given back at its end. sizes: by entry."""
+    """What a run allocates and frees at each moment; what outlives the run is freed at its end. sizes: by entry."""
     found = [Moment([], [], []) for _ in timeline.rows]
     buffers: list[tuple[int, int]] = []
     longer: list[tuple[int, int]] = []
@@ -59,11 +59,11 @@ def moments(timeline: Timeline, sizes: Sequence[int]) -> list[Moment]:
 
 
 def replay(timeline: Timeline, sizes: Sequence[int], allocator: Allocator) -> list[int]:
-    """Run a timeline as in every later run; returns the bytes reserved at each moment.
+    """Replay a timeline as any run after the first; return the bytes reserved at each moment.
 
-    sizes: bytes by entry of the timeline. Before the run the cache is emptied, as people do before they measure a run
-    (`torch.cuda.empty_cache()`); the allocator's peaks are those of this run. The first one, after which an optimizer has
-    its state, which lies where memory was free, is run here until all that it leaves is there.
+    sizes: bytes by entry. The cache is emptied before the run, as people do before a measurement
+    (`torch.cuda.empty_cache()`), and the allocator's peaks are those of this run. The first run leaves optimizer state
+    where memory was free, so it is replayed up to the last moment that leaves anything.
     """
     _load(timeline, sizes, allocator)
     order = moments(timeline, sizes)
@@ -80,9 +80,9 @@ def replay(timeline: Timeline, sizes: Sequence[int], allocator: Allocator) -> li
 def repeat(
     timeline: Timeline, sizes: Sequence[int], allocator: Allocator, spared: Container[int] = ()
 ) -> set[int]:
-    """Run a timeline again and again with what the allocator has cached, as programs do, until all further runs are equal.
+    """Replay a timeline with what the allocator has cached, as programs do, until further runs are equal.
 
-    spared: entries without which a kernel runs too, if it does not get them. Returns those that were not got.
+    spared: entries that a kernel can do without. Returns those of them that could not be allocated.
     Raises OutOfMemory at the allocator's limit.
     """
     _load(timeline, sizes, allocator)
@@ -99,7 +99,7 @@ def repeat(
 
 
 def _load(timeline: Timeline, sizes: Sequence[int], allocator: Allocator) -> None:
-    """Allocate what is there before the first run."""
+    """Allocate what exists before the first run."""
     pairs = [*zip(timeline.held, sizes, strict=True)]
     for kind in BEFORE:
         for size in [size for held, size in pairs if held.kind == kind and size]:
@@ -114,7 +114,7 @@ def _run(
     spared: Container[int] = (),
     missed: set[int] | None = None,
 ) -> list[int]:
-    """One run; returns the bytes reserved at each moment. missed: gets the spared entries that were not got."""
+    """Replay one run; return the bytes reserved at each moment. missed: receives spared entries that failed."""
     blocks: list[Block | None] = [None] * len(sizes)
     reserved: list[int] = []
     for moment in order:

@@ -30,9 +30,9 @@ Saving = tuple[int, ...]  # FLOPs and bytes of a run, and bytes of stored tensor
 Key = tuple[str, str]  # of a fix: its code, and the first value that it changes
 
 _ROUNDS = 12
-_TRIALS = 40  # of files that are run to find the fixes that fail
-# A later stage waits until an earlier one finds nothing more: sizes are stored once all that computes them is needed,
-# constants once none repeats; then come the changes after which a value is another one.
+_TRIALS = 40  # most files that are run to find the fixes that fail
+# A later stage starts when earlier ones find nothing more. Sizes are stored after unused calls are removed, constants after
+# repeated ones; the last stage replaces values by others.
 _STAGES = {"GF249": 1, "GF242": 2, "GF248": 3, "GF250": 3, "GF254": 3}
 
 
@@ -41,16 +41,16 @@ class Fixed:
     """An ONNX file with the fixes that hold."""
 
     path: str
-    file: str  # where it lies until it is written; `path` where no fix holds
-    fixed: tuple[Finding, ...]  # those that a fix mended
-    undone: tuple[tuple[Finding, str], ...]  # those whose fix was left out, each with the reason
+    file: str  # its temporary place; `path` where no fix holds
+    fixed: tuple[Finding, ...]  # the findings whose fixes hold
+    undone: tuple[tuple[Finding, str], ...]  # those whose fixes were dropped, with reasons
     before: Audit
     after: Audit
     comparison: Comparison | None = None  # None where no fix holds
-    runs: tuple[Run, ...] = ()  # what onnxruntime ran; () where it cannot, and `unproven` says why
+    runs: tuple[Run, ...] = ()  # of onnxruntime; () where it cannot run the file, as `unproven` explains
     unproven: str = ""
-    difference: float = 0.0  # the largest of a result, as a share of its largest number; 0 for equal bits
-    # Sizes that the user gave; the audits are of open sizes, since fixes must hold at all.
+    difference: float = 0.0  # of any result, as a share of its largest number; 0 for equal bits
+    # Sizes that the user gave; the audits leave them open, since fixes must hold at all sizes.
     given: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -60,7 +60,7 @@ class Fixed:
 
     @property
     def saved(self) -> Saving:
-        """What is saved, by the reports of the two files."""
+        """What the fixes save: the difference between the reports of the two files."""
         old, new = (found.report for found in (self.before, self.after))
         assert old is not None
         assert new is not None
@@ -75,7 +75,7 @@ class Fixed:
         assert self.before.report is not None
         values = {**self.before.report.values, **self.given}
 
-        def number(quantity: Dim) -> int:  # at an assumed size where only data can tell
+        def number(quantity: Dim) -> int:  # at an assumed size where it depends on data
             names = () if isinstance(quantity, int) else quantity.symbols
             return evaluate(quantity, {name: values.get(name, OTHER) for name in names}) or 0
 
@@ -96,8 +96,8 @@ def fixed(
 ) -> Fixed:
     """Fix the ONNX file at `path` in a temporary folder.
 
-    codes: of the checks whose findings are fixed, those that `kept` keeps. unsafe: fixes after which results differ within a
-    tolerance too. unproven: go on where onnxruntime cannot run the file. seconds: what a step in a child process may take.
+    codes: of the checks whose findings are fixed, if `kept` keeps them. unsafe: also fixes after which results differ within
+    a tolerance. unproven: go on where onnxruntime cannot run the file. seconds: limit of each step in a child process.
     on: a device, and how it runs the program, for the comparison of times. sizes: as for `graphflops.audit`.
     Raises FileError for a file that has errors, RunError where it cannot be run.
     """
@@ -226,13 +226,13 @@ class _Work:
 
 
 def _refuse(before: Audit) -> None:
-    """Raises FileError for what is not fixed: a file with errors, and one that would not be written again whole."""
+    """Raises FileError for a file that is not fixed: one with errors, or one that cannot be written again completely."""
     problem = next((f"{f.code} {f.message}" for f in before.findings if f.severity == "error"), "")
     with open(before.path, "rb") as file:
         is_binary = onnx.form_of(file.read(512)) == "binary"
     proto, _ = onnx.opened(before.path)
     if problem:
-        problem += ": mend by hand what the audit calls an error"
+        problem += ": first correct what the audit calls an error"
     elif not is_binary:
         problem = "is text: store the model as binary"
     elif proto.training_info or proto.graph.sparse_initializer:
@@ -242,7 +242,7 @@ def _refuse(before: Audit) -> None:
 
 
 def _lost(before: Audit, trial: _Trial) -> str:
-    """What the fixed file has lost, or what is wrong with it that was not before; "" for nothing."""
+    """What a fixed file lost, or what is newly wrong with it; "" for nothing."""
     new = _interface(trial.file)
     for what, value in _interface(before.path).items():
         if new[what] != value:
@@ -251,13 +251,13 @@ def _lost(before: Audit, trial: _Trial) -> str:
         return "the fixed file is no valid program"
     codes = Counter(finding.code for finding in trial.audit.findings)
     codes.subtract(finding.code for finding in before.findings)
-    # A cost may be seen now that was hidden.
+    # New findings about costs are allowed: the unfixed file may have hidden them.
     worse = sorted(code for code, more in codes.items() if more > 0 and checks()[code].kind == "correctness")
     return f"{', '.join(worse)} would be found" if worse else ""
 
 
 def _interface(path: str) -> dict[str, Any]:
-    """What a fixed file must have as the file had it."""
+    """What a fixed file must have in common with the original."""
     proto, _ = onnx.opened(path)
     stored = {tensor.name for tensor in proto.graph.initializer}
     inputs = [value for value in proto.graph.input if value.name not in stored]

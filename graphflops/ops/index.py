@@ -13,7 +13,7 @@ INDEX = Path(__file__).with_name("index.txt")
 
 
 class Home(NamedTuple):
-    """Where an operator's rule is. kind: "" where the tables of `ops/` say it."""
+    """Where an operator's rule is. kind: "" if the tables of `ops/` have it."""
 
     module: str
     kind: str = ""

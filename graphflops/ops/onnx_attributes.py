@@ -1,10 +1,10 @@
 """The attributes that each version of an ONNX operator has, and their types.
 
 `onnx_attributes.txt` is written by `python -m tests.generated`, from the installed onnx and onnxruntime.
-A line names operators that have the same attributes, onnx's own with their versions, and below an empty line those that
-onnxruntime adds; `axis=int!` is one that a call must give. A file may give an attribute that the operator's version does not
-have, or of another type, or lack one: onnxruntime loads no such model. The versions at
-which each operator changed are read from it, too, so that `onnx.defs` need not be imported.
+A line names operators that have the same attributes: onnx's own with their versions and, after an empty line, those that
+onnxruntime adds. `axis=int!` is required. A file may give an attribute that the operator's version does not have, or of
+another type, or lack a required one: onnxruntime does not load such a model. The versions at which each operator changed
+come from this file too, so that `onnx.defs` need not be imported.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _IN_PYTHON = {"int": int, "float": float, "string": str, "ints": tuple}
 def onnx_spelling(domain: str, word: str, opset: int) -> str:
     """The spelling of an ONNX operator with the version in force at an opset: `onnx.Softmax.13`.
 
-    domain: "" for ONNX's own. An operator that no table lists has version 1, that of another domain its opset's.
+    domain: "" for ONNX's own. An operator that no table lists has version 1; in another domain, the opset's version.
     """
     known = versions().get(f"{domain}.{word}" if domain else word, (opset if domain else 1,))
     return f"{domain or 'onnx'}.{word}.{known[max(bisect_right(known, opset) - 1, 0)]}"
@@ -65,7 +65,7 @@ def _table() -> Mapping[str, Mapping[str, str]]:
 
 @lru_cache(maxsize=1)
 def _choices() -> Mapping[str, tuple[str | int, ...]]:
-    """What an attribute may say, by its name or by the operator's too: the lines of `onnx_choices.txt`."""
+    """The values that an attribute may have, by its name alone or with the operator's: the lines of `onnx_choices.txt`."""
     found = {}
     text = TABLE.with_name("onnx_choices.txt").read_text(encoding="utf-8").replace("\n  ", " ")
     for names, _, choices in (line.partition(": ") for line in text.splitlines()[1:]):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def facts_of(graph: Graph) -> FindFact:
-    """What the rule of flexible attention must know of a call: the pairs that its score and mask functions leave visible."""
+    """What the rule of flexible attention needs to know of a call: the pairs that its functions leave visible."""
 
     @cache
     def interpreter() -> FlexAttentions:
@@ -61,11 +61,11 @@ def find_attentions(program: PricedProgram, masks: Mapping[str, Stated]) -> Pric
         program.notes.say("GF117", "", text)
 
     def grown(whole: Cost, pairs: Sequence[tuple[Cost | None, Cost | None]]) -> Cost:
-        """A total with more masked FLOPs after those of some calls have grown."""
+        """A total to which the masked FLOPs of some calls are added."""
         more = [after for after, before in pairs if after is not None and after is not before]
         return replace(whole, masked_flops=summed_quantity("masked_flops", [whole, *more], program.names))
 
-    # the program with these masked FLOPs in the rows whose rules found none
+    # masked FLOPs go into the rows whose rules found none
     main = program.main
     rows = [_masked(row, masked.get(row.node, 0), of_gradients.get(row.node, 0)) for row in main.rows]
     changed = [(row, was) for row, was in zip(rows, main.rows, strict=True) if row is not was]

@@ -1,6 +1,6 @@
 """Binds the sizes that the user gives to symbols, or to inputs of a program without symbols.
 
-Sizes at which torch refuses the program are refused: what its guards demand of input axes.
+Sizes at which torch refuses the program, because they break its guards on input axes, are refused.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def refuse_broken(
 ) -> None:
     """Raise ModelError for a guard that does not hold at the sizes `after`.
 
-    before, after: symbols and input axes whose sizes are known. A guard that the export's own sizes, those before, break is
-    none of torch's: ignored. names: what people read for symbols.
+    before, after: symbols and input axes whose sizes are known. A guard that the export's own sizes (`before`) break is not
+    torch's and is ignored. names: how people read symbols.
     """
     for text, condition in guards.items():
         if not isinstance(condition, Expr) or evaluate(condition, after) != 0:
@@ -47,26 +47,26 @@ def refuse_broken(
 
 
 def known_sizes(axes: Mapping[str, Dim], values: Mapping[str, int]) -> dict[str, int]:
-    """The axes of known sizes. values: of symbols, or of the axes themselves."""
+    """The axes of known size. values: of symbols, or of the axes themselves."""
     found = {axis: values.get(axis, evaluate(size, values)) for axis, size in axes.items()}
     return {axis: size for axis, size in found.items() if size is not None}
 
 
-_NUMBERED = re.compile(r"[A-Za-z]\w*_\d{1,6}")  # as the analysis names sizes that depend on data: `nonzero_0`
+_NUMBERED = re.compile(r"[A-Za-z]\w*_\d{1,6}")  # how the analysis names data-dependent sizes: `nonzero_0`
 
 
 class Binding(Struct):
     """The sizes of this analysis: given, assumed and recorded."""
 
     given: dict[str, int] = field(default_factory=dict)  # value of each bound symbol
-    # Sizes under names that the analysis may create later, and the error if it does not.
+    # Sizes given under names that the analysis may create later, each with the error if it does not.
     awaited: dict[str, tuple[int, str]] = field(default_factory=dict)
     # Data-dependent sizes of the file that the program computes from other sizes.
     learned: dict[str, Dim] = field(default_factory=dict)
-    hints: dict[str, int] = field(default_factory=dict)  # examples of the export
-    assumed: dict[str, int] = field(default_factory=dict)  # of sizes with neither example nor given value
-    inputs: dict[str, TensorType] = field(default_factory=dict)  # of recorded shapes that the user replaced
-    contents: dict[str, TensorType] = field(default_factory=dict)  # of inputs of one integer, by the user
+    hints: dict[str, int] = field(default_factory=dict)  # the export's examples
+    assumed: dict[str, int] = field(default_factory=dict)  # sizes with neither example nor given value
+    inputs: dict[str, TensorType] = field(default_factory=dict)  # whose recorded shapes the user replaced
+    contents: dict[str, TensorType] = field(default_factory=dict)  # inputs of one integer that the user gave
     diagnostics: list[Diagnostic] = field(default_factory=list)
     _settled: dict[int, Value] = field(default_factory=dict)
 
@@ -88,7 +88,7 @@ class Binding(Struct):
         return known
 
     def bound(self, dim: Dim) -> Dim:
-        """A size with what is known of its symbols put in."""
+        """A size, with what is known of its symbols substituted."""
         if not (self.given or self.learned) or not isinstance(dim, Expr):
             return dim
         known: Mapping[str, Dim] = self.given
@@ -102,7 +102,7 @@ class Binding(Struct):
         self._settled.clear()
 
     def told(self, size: Dim) -> Dim:
-        """A size that the analysis has just named, or what the user gives for it."""
+        """A size that the analysis has just named, or the value that the user gives for it."""
         value, _ = self.awaited.pop(str(size), (None, ""))
         if value is None:
             return size
@@ -111,11 +111,11 @@ class Binding(Struct):
 
     @property
     def examples(self) -> dict[str, int]:
-        """The values of the symbols that the user does not give: those of the export, else the assumed ones."""
+        """Values of the symbols that the user does not give: the export's, or else the assumed ones."""
         return {**self.assumed, **self.hints}
 
     def _info(self, name: str, entry: Symbol, computed: Mapping[str, Dim]) -> SymbolInfo:
-        """A symbol of the program with its value and who gave it. computed: axes whose sizes are expressions."""
+        """A symbol of the program with its value, and who gave the value. computed: axes whose sizes are expressions."""
         within = {axis: computed[axis] for axis in entry.where if axis in computed}
         info = SymbolInfo(None, None, entry.minimum, entry.maximum, entry.where, computed=within)
         if name in self.given:
@@ -131,7 +131,7 @@ class Binding(Struct):
         return info if value is None else replace(info, value=value, given_by="assumption")
 
     def describe(self, graph: Graph, costs: Sequence[Cost]) -> dict[str, SymbolInfo]:
-        """All symbols of the program and of the costs, those that the analysis itself named last."""
+        """All symbols of the program and of the costs; those that the analysis named come last."""
         computed = open_sizes(graph).computed
         infos = {name: self._info(name, entry, computed) for name, entry in graph.symbols.items()}
         told = {name: SymbolInfo(value, "user") for name, value in self.given.items() if name not in infos}
@@ -148,9 +148,9 @@ def bind(
 ) -> Binding:
     """Solve the sizes given for the program's symbols, and assume those that have no example, unless `assume` is False.
 
-    dims: by symbol, scalar input, input axis `ids[1]`, or a pattern of them. inputs: whole shapes. A size that differs from
-    a number the program fixes replaces the input's shape; everything behind it is then derived again. A program whose types
-    are derived also takes the number that an input of one integer holds.
+    dims: by symbol, scalar input, input axis `ids[1]`, or a pattern of these. inputs: whole shapes. A size that differs from
+    a number that the program fixes replaces the input's shape, and everything after it is derived again. If the types of a
+    program are derived, dims may also give the number that an input of one integer holds.
     Raises ModelError for names the program lacks, for sizes that contradict one another, and for wrong ranks.
     """
     binding = Binding(hints={name: s.hint for name, s in graph.symbols.items() if s.hint is not None})
@@ -163,7 +163,7 @@ def bind(
     given = {name: value for name, value in named.items() if not _is_awaited(binding, sizes, name, value)}
     axes, binding.inputs = axes_of_inputs(recorded, inputs)
     binding.given, fixed = sizes.solved({**given, **axes})
-    if graph.guards:  # what can be told now: other sizes may follow from those given
+    if graph.guards:  # check now what is known; other sizes may follow from the given ones
         known = known_sizes(sizes.axes, binding.hints)
         refuse_broken(graph.guards, known, known_sizes(sizes.axes, {**binding.given, **fixed}))
     binding.diagnostics += _exported_otherwise(graph, sizes.axes, fixed)
@@ -184,7 +184,7 @@ def bind(
 
 
 def _exported_otherwise(graph: Graph, axes: Mapping[str, Dim], fixed: Mapping[str, int]) -> list[Diagnostic]:
-    """What to say of axes that a program with recorded types fixes and the user changes."""
+    """Diagnostics of axes that a program with recorded types fixes and the user changes."""
     if not fixed or graph.declared is not None:
         return []
     text = ", ".join(f"{shown(axis)} = {size}, not {axes[axis]}" for axis, size in fixed.items())
@@ -202,7 +202,7 @@ def open_sizes(graph: Graph, examples: Mapping[str, int] | None = None) -> OpenS
 
 
 def _is_awaited(binding: Binding, sizes: OpenSizes, name: str, value: int) -> bool:
-    """True for a size under a name that the analysis may create later."""
+    """Whether a size is given under a name that the analysis may create later."""
     if sizes.places(name) or not _NUMBERED.fullmatch(name) or not 0 <= value <= LARGEST_SIZE:
         return False
     try:
@@ -213,7 +213,7 @@ def _is_awaited(binding: Binding, sizes: OpenSizes, name: str, value: int) -> bo
 
 
 def _numbers(types: Mapping[str, object], dims: Mapping[str, int], sizes: OpenSizes) -> dict[str, TensorType]:
-    """The inputs of one integer that is given, with it; a name that a size has is that of the size."""
+    """The inputs of one integer that `dims` gives, with their values; a name that a size has means the size."""
     found = {}
     for name, value in dims.items():
         typed = types.get(name)
@@ -227,9 +227,9 @@ def _numbers(types: Mapping[str, object], dims: Mapping[str, int], sizes: OpenSi
 def axes_of_inputs(
     types: Mapping[str, object], inputs: Mapping[str, Sequence[int]]
 ) -> tuple[dict[str, int], dict[str, TensorType]]:
-    """The axes of the inputs whose shapes are given, and the types of those that have no rank without theirs.
+    """The axes of the inputs whose shapes are given, and the types of inputs that have no rank unless a shape is given.
 
-    types: of all inputs. inputs: shapes by name or pattern. Raises ModelError for a name of none, and for another rank.
+    types: of all inputs. inputs: shapes by name or pattern. Raises ModelError for an unknown name, and for a wrong rank.
     """
     axes: dict[str, int] = {}
     shaped: dict[str, TensorType] = {}
@@ -251,7 +251,7 @@ def axes_of_inputs(
 
 
 def outside(given: Mapping[str, int], symbols: Mapping[str, Range]) -> list[Diagnostic]:
-    """What to say of symbols that are given values beyond their ranges."""
+    """Diagnostics of symbols with given values outside their ranges."""
     found = []
     for name, value in given.items():
         low, high = (symbols[name].minimum, symbols[name].maximum) if name in symbols else (None, None)
@@ -263,7 +263,7 @@ def outside(given: Mapping[str, int], symbols: Mapping[str, Range]) -> list[Diag
 
 BATCH = 1
 IMAGE = 224  # height and width of an image
-OTHER = 64  # sequences, features, lists, and whatever the table does not name
+OTHER = 64  # sequences, features, lists, and anything that the table does not name
 
 _BATCH_WORDS = frozenset({"b", "bs", "nbatch"})
 _LENGTH_WORDS = frozenset({"seq", "sequence", "len", "length", "token", "tokens", "past", "time", "frames"})
@@ -276,8 +276,8 @@ _COLOURS = 3
 def assumed_sizes(graph: Graph, known: Collection[str]) -> dict[str, int]:
     """The assumed value of each symbol of the program that is not known.
 
-    A size of an input axis follows the table, within its range. One that depends on data is at its upper bound, and has
-    no value where its range has none.
+    A size of an input axis follows the table, within its range. A data-dependent size is at its upper bound, or has no
+    value if its range has none.
     """
     axes: dict[frozenset[str], list[_Axis]] = {}
     for entry in graph.inputs:
@@ -299,7 +299,7 @@ class _Axis(Record, frozen=True):
     place: int
 
     def value(self, words: Collection[str]) -> int:
-        """The assumed length of the axis. words: those in the name of its size."""
+        """The assumed length of the axis. words: those in its size's name."""
         if self._is_of_image(words):
             return IMAGE
         is_named = any(word in _BATCH_WORDS or word.startswith("batch") for word in words)
@@ -307,7 +307,7 @@ class _Axis(Record, frozen=True):
         return BATCH if is_named or is_first else OTHER
 
     def _is_of_image(self, words: Collection[str]) -> bool:
-        """True for an axis of an image: two open axes beside 3 channels, or one with the name of an image's axis."""
+        """Whether it is an axis of an image: two open axes beside 3 channels, or one named like an image's axis."""
         shape, rank = self.tensor.shape, self.tensor.rank
         for pair, channel in _LAYOUTS:
             if rank < (3 if channel == -3 else 4) or self.place - rank not in pair:
@@ -324,7 +324,7 @@ class _Axis(Record, frozen=True):
 
 
 def _assumed(entry: Symbol, axes: Collection[_Axis]) -> int | None:
-    """The assumed value of a symbol. axes: those whose size depends on nothing else."""
+    """The assumed value of a symbol. axes: those whose size depends on this symbol alone."""
     if entry.assumed is not None:
         return entry.assumed
     if not entry.where:

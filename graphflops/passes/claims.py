@@ -1,7 +1,7 @@
-"""What a file says of numbers and sizes that its operators give otherwise, or do not give.
+"""What a file claims of numbers and sizes, where its operators give something else or nothing.
 
-A size that depends on data is believed where the program asserts it when it runs: torch writes such an assertion for every
-number and for every bound that it records of one.
+A data-dependent size is believed if the program asserts it at run time: torch writes such an assertion for every number that
+it records, and for every bound that it records of one.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from graphflops.report import Diagnostic
 from graphflops.report.contradictions import diagnostic
 from graphflops.tensor import BOOL, OptionalType, SequenceType, TensorType, UnknownType, sizes_in
 
-_EVEN = 12  # sizes without an example are tried at multiples of it: halves and thirds of them are whole
-# Comparisons that say that the first operand is at most the second, and by how much it is less.
+_EVEN = 12  # sizes without an example are tried at its multiples, so that halves and thirds are whole
+# Comparisons which say that the first operand is at most the second, and by how much it is less.
 _AT_MOST = {"eq": 0, "le": 0, "lt": 1}
 
 
 class Claims:
-    """Compares what the file records with what is derived."""
+    """Compares recorded values with derived ones."""
 
     def __init__(self, graph: Graph, binding: Binding) -> None:
         self._symbols = graph.symbols
@@ -35,15 +35,15 @@ class Claims:
         self._made_up = {
             name: _EVEN * (low + place) for place, (name, low) in enumerate(least.items(), start=1)
         }
-        # By symbol of the file for a size that depends on data, the graph and the call that gives it.
+        # By symbol of the file for a data-dependent size, the graph and the call that gives the size.
         self.told: dict[str, tuple[Graph, Node]] = {}
 
     def is_free(self, name: str) -> bool:
-        """Whether a symbol of the file is the size of no input, and the user has not given it."""
+        """Whether a symbol of the file is no input's size and has no given value."""
         return name in self._symbols and not self._symbols[name].where and name not in self._binding.given
 
     def contradict(self, ours: Value, recorded: Value) -> bool:
-        """Whether what is recorded cannot be what is derived."""
+        """Whether the recorded value contradicts the derived one."""
         if isinstance(ours, TensorType) and isinstance(recorded, TensorType):
             return ours.rank != recorded.rank or any(map(self._differ, ours.shape, recorded.shape))
         if isinstance(ours, TensorType) or isinstance(recorded, TensorType) or ours is None:
@@ -70,7 +70,7 @@ class Claims:
         if recorded == 0 and any(place.startswith(STORED) for entry in known for place in entry.where):
             return False  # torch records that a sparse input stores nothing
         if now is None or then is None:
-            # whether one of two sizes has a symbol of no input, which the other does not have
+            # whether one of two sizes has a symbol that is no input's size, and the other does not have it
             one, other = (size.symbols if isinstance(size, Expr) else set() for size in (ours, recorded))
             if one <= self._symbols.keys() and any(map(self.is_free, one ^ other)):
                 return True
@@ -78,7 +78,7 @@ class Claims:
         return now is not None and then is not None and now != then
 
     def _is_as_large(self, ours: Expr, recorded: Dim) -> bool:
-        """Whether a size of data has a name of its own, as of `x[:n]`: given, open, or as large as the other can be."""
+        """Whether a data-dependent size has a name of its own, as for `x[:n]`: given, open, or as large as possible."""
         name, given = str(recorded), self._binding.given.items()
         if not any(map(self.is_free, ours.symbols)):
             return False
@@ -96,7 +96,7 @@ class Claims:
         return taken is None or (most is not None and most <= taken)
 
     def problem(self, node: Node, graph: Graph, name: str, axis: int | None, told: Dim) -> str:
-        """What is wrong with a size of a result that depends on data and that the file tells; "" if nothing is."""
+        """What is wrong with a result's data-dependent size that the file records; "" if nothing is."""
         if isinstance(told, int):
             is_open = any(isinstance(x, Expr) for x in sizes_in(graph.types.get(name)))
             is_given = is_open and self._binding.given
@@ -110,7 +110,7 @@ class Claims:
         return ""
 
     def unasserted(self) -> Iterator[tuple[Node, str]]:
-        """The calls whose results are taken at a bound that the file states, where the program does not assert it."""
+        """The calls with results at a bound that the file records but the program does not assert."""
         for name, (graph, node) in self.told.items():
             most = self._symbols[name].maximum
             if most is not None and name in self._binding.assumed and name not in self._binding.learned:
@@ -122,7 +122,7 @@ class Claims:
 
 
 def _data(graph: Graph, node: Node) -> set[str]:
-    """The values that a call reads, each also by the names that it had before conversions to the type that it has."""
+    """The values that a call reads, under all their names: conversions to the same type are followed back."""
     names: set[str] = set()
     for value in node.reads():
         name = value
@@ -136,7 +136,7 @@ def _data(graph: Graph, node: Node) -> set[str]:
 
 
 def _is_within(ours: Expr, recorded: Dim) -> bool:
-    """Whether a size is the recorded one up to a limit, within which the program may assert that it lies."""
+    """Whether a size is the recorded one up to a limit, within which the program may assert that it is."""
     limits = ((ours.terms.get((atom,), 0), atom) for atom in ours.atoms() if atom.kind == "min")
     return any(
         factor > 0 and same(ours + factor * (size - dim_min(*arguments(atom))), recorded)
@@ -146,7 +146,7 @@ def _is_within(ours: Expr, recorded: Dim) -> bool:
 
 
 def paired(ours: Value, recorded: Value) -> Iterator[tuple[int | None, Dim, Dim]]:
-    """Sizes that are derived, each with the one recorded for it, by axis; None for a number that is no axis."""
+    """Each derived size with the one recorded for it, by axis; None as axis for a plain number."""
     if isinstance(ours, TensorType) and isinstance(recorded, TensorType):
         for axis, sizes in enumerate(zip(ours.shape, recorded.shape, strict=False)):
             yield axis, *sizes
@@ -155,7 +155,7 @@ def paired(ours: Value, recorded: Value) -> Iterator[tuple[int | None, Dim, Dim]
 
 
 def _numbers(graph: Graph, name: str, axis: int | None) -> set[str | None]:
-    """The numbers of a graph that are a number, or one axis of a tensor."""
+    """The values of a graph that are a number, or one axis of a tensor."""
     if axis is None:
         return {name}
     asked = [node for node in graph.nodes if node.operator.name == "size"]
@@ -164,7 +164,7 @@ def _numbers(graph: Graph, name: str, axis: int | None) -> set[str | None]:
 
 
 def _is_asserted(graph: Graph, sizes: Container[str | None], number: int) -> bool:
-    """Whether a call checks that one of these numbers is at most so large."""
+    """Whether a call checks that one of these sizes is at most a number."""
     bounded: set[str | None] = set()
     for node in graph.nodes:
         name = node.operator.name
@@ -184,25 +184,25 @@ def _is_asserted(graph: Graph, sizes: Container[str | None], number: int) -> boo
 _KNOWN = (TensorType, SequenceType, OptionalType)
 _MOST_NAMES = 3  # in one diagnostic
 _FEW = 64  # elements of an integer tensor that sizes may be computed from
-_SOURCES = {"declared": "known from what the file declares alone", "unknown": "not known"}
+_SOURCES = {"declared": "known only from what the file declares", "unknown": "not known"}
 
 
 class FallbackTypes:
     """Result types of calls whose rule gives none: those that the file declares."""
 
     def __init__(self, graph: Graph) -> None:
-        self.integers: dict[str, int] = {}  # stored ones whose contents are not known, each with their number
+        self.integers: dict[str, int] = {}  # stored integers whose contents are not known, with their number
         for entry in graph.inputs:
             typed = graph.types.get(entry.name) if entry.role != "user" else None
             if isinstance(typed, TensorType) and typed.dtype.kind == "int" and typed.value is None:
                 self.integers[entry.name] = typed.numel  # type: ignore[assignment]  # stored tensors have numbers for sizes
-        self.sources: dict[str, list[str]] = {}  # names of values by where their types come from
-        self.outdated: list[str] = []  # values that the file declares with another type
+        self.sources: dict[str, list[str]] = {}  # by source of types, the names of values
+        self.outdated: list[str] = []  # values whose declared type is another one
 
     def of(self, node: Node, derived: Sequence[Value], graph: Graph) -> dict[int, Value]:
-        """The best known type of each wanted result that the rule gives none for, by its position.
+        """By place, the best known type of each wanted result for which the rule gives none.
 
-        derived: results of the rule, which may be no more than an element type.
+        derived: the rule's results, which may be only an element type.
         """
         types: dict[int, Value] = {}
         for place, name in enumerate(node.outputs):
@@ -217,7 +217,7 @@ class FallbackTypes:
         return types
 
     def unread(self, operands: Sequence[str], values: Mapping[str, Value], graph: Graph) -> bool:
-        """Whether one of the operands is stored integers that are not read, or computed from a few such."""
+        """Whether an operand is stored integers that are not read, or is computed from a few of these."""
         if not self.integers or any(name in self.integers for name in operands):
             return bool(self.integers)
         waiting, seen = [*operands[1:]], set()
@@ -239,7 +239,7 @@ class FallbackTypes:
             self.outdated.append(f"{shown(name)} is {ours}, declared as {declared}")
 
     def diagnostics(self) -> list[Diagnostic]:
-        """One for each source of types, and one for values declared with another type."""
+        """One diagnostic for each source of types, and one for values declared with another type."""
         found = []
         for source, names in self.sources.items():
             some, rest = ", ".join(map(shown, names[:_MOST_NAMES])), len(names) - _MOST_NAMES
@@ -253,7 +253,7 @@ class FallbackTypes:
 
 
 def declared_otherwise(declared: object, ours: TensorType) -> bool:
-    """Whether the type that a file declares of a value provably differs from its own; of any rank, the element type does."""
+    """Whether a declared type provably differs from the value's; if the rank is unknown, whether the element type does."""
     if isinstance(declared, UnknownType):
         return declared.dtype not in (None, ours.dtype)
     if not isinstance(declared, TensorType):

@@ -1,4 +1,4 @@
-"""Sizes that prove to be equal: one symbol for them, and no symbol that follows from others."""
+"""Sizes that are proved equal: they get one symbol, and no symbol follows from others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from graphflops.report.size_names import collapsed, named
 from graphflops.tensor import grouped
 from graphflops.view import nested_graphs
 
-_MOST_EQUAL = 12  # equal sizes listed
+_MOST_EQUAL = 12  # equal sizes in one diagnostic
 
 
 def merge_equal(
@@ -34,15 +34,15 @@ def merge_equal(
     *,
     assume: bool = True,
 ) -> tuple[Graph, Binding] | None:
-    """The graph with one symbol for sizes that operators require to be equal, bound again; None if there are none.
+    """The graph with one symbol for sizes that operators require to be equal, bound again; None if there are no such sizes.
 
-    equalities: pairs of sizes that must be equal. dims, inputs: as the user gives sizes. given: the symbols that they bind.
+    equalities: pairs of sizes that must be equal. dims, inputs: sizes as the user gives them. given: the symbols they bind.
     """
     equalities = [*equalities]
     try:
         merged, found = _merged(graph, _forced(equalities, graph), given)
         merged = _likely(merged, equalities, given)
-    except DimError:  # put into one another, sizes grow too large to compute with: all stay apart
+    except DimError:  # substituted into one another, sizes grow too large to compute with: none are merged
         return None
     if merged is graph:
         return None
@@ -64,7 +64,7 @@ def merge_equal(
 
 
 def _forced(met: Iterable[Meeting], graph: Graph) -> Iterator[tuple[Dim, Dim]]:
-    """The pairs that are equal whenever the program runs: where it has examples, those that are equal there, and not 1."""
+    """The pairs that are equal whenever the program runs; if it has examples, the pairs that are equal there and not 1."""
     hints = {name: entry.hint for name, entry in graph.symbols.items() if entry.hint is not None}
     for a, b, is_broadcast in met:
         if graph.declared is None:
@@ -76,7 +76,7 @@ def _forced(met: Iterable[Meeting], graph: Graph) -> Iterator[tuple[Dim, Dim]]:
 
 
 def _likely(graph: Graph, met: Iterable[Meeting], given: Mapping[str, int]) -> Graph:
-    """The program with a number for what to assume of a size that is broadcast with it: any other than 1 cannot run."""
+    """The program with an assumed number for each size that is broadcast with that number: only it and 1 can run."""
     pairs = [(a, b) for a, b, is_broadcast in met if is_broadcast and 1 not in (a, b)]
     numbers = _followed(pairs, {name: place for place, name in enumerate(graph.symbols)}, given)
     likely = {name: size for name, size in numbers.items() if isinstance(size, int)}
@@ -85,7 +85,7 @@ def _likely(graph: Graph, met: Iterable[Meeting], given: Mapping[str, int]) -> G
 
 
 def _equal(found: Mapping[str, Dim], graph: Graph, merged: Graph) -> str:
-    """What follows, in the names that people read: `past_*[2] = past_0[2], total = past + new`."""
+    """What follows, in names that people read: `past_*[2] = past_0[2], total = past + new`."""
     before, after = open_sizes(graph).stated, open_sizes(merged).names
     gone = grouped((size, before[name].name) for name, size in found.items())
     equal = [(name, size) for size, names in gone.items() for name in collapsed(names)]
@@ -106,7 +106,7 @@ def _merged(
         return graph, {}
     sizes = [(name, size) for name, size in found.items() if isinstance(size, Expr)]
     gone = grouped((kept, name) for name, size in sizes for kept in size.symbols)  # computed from each symbol
-    # With the ranges of those that are equal to it, and the places of all that are computed from it.
+    # A symbol has the ranges of symbols that equal it, and the places of all that are computed from it.
     symbols = {}
     for name, entry in graph.symbols.items():
         if name not in found:
@@ -123,10 +123,10 @@ def _merged(
 def _followed(
     pairs: Iterable[tuple[Dim, Dim]], order: Mapping[str, int], given: Mapping[str, int]
 ) -> dict[str, Dim]:
-    """The symbols that follow from others, and the size that replaces each.
+    """The symbols that follow from others, each with the size that replaces it.
 
-    A size found early may name symbols that are found later. These are put in where the size is asked for, and in the end
-    from the last one on: a size is changed a few times, not at each pair. order: the places of the program's symbols.
+    A size found early may contain symbols that are found later. Those are substituted when the size is needed, and at the
+    end from the last to the first: a size changes a few times, not with each pair. order: places of the program's symbols.
     """
     found: dict[str, Dim] = {}
     places: dict[str, int] = {}
@@ -144,7 +144,7 @@ def _followed(
 
 
 def _settled(dim: Dim, found: dict[str, Dim], places: Mapping[str, int]) -> Dim:
-    """A size without the symbols that were found, and so the sizes of these."""
+    """A size in which all found symbols are replaced; the found sizes that it needs are updated too."""
     reached = set[str]()
     pending = [dim]
     while pending:
@@ -158,7 +158,7 @@ def _settled(dim: Dim, found: dict[str, Dim], places: Mapping[str, int]) -> Dim:
 
 
 def _solved(difference: Dim, order: Mapping[str, int]) -> tuple[str, Dim]:
-    """The last of the symbols that is a sum of others, or of parts of them, or a number, if the difference is 0; else ""."""
+    """If the difference is 0: the last symbol that is a sum of others, of parts of others, or of a number; "" if none is."""
     if isinstance(difference, int) or any(name not in order for name in difference.symbols):
         return "", 0
     signs = [coefficient > 0 for coefficient in difference.terms.values()]
@@ -190,7 +190,7 @@ _SPLITS = ("input_split_sizes", "output_split_sizes")
 
 
 def with_groups(graph: Graph) -> Graph:
-    """The program with a symbol for each group of devices whose size no collective tells."""
+    """The program with a symbol for each group of devices whose size no collective shows."""
     unknown = [name for name, size in group_sizes(graph).items() if not isinstance(size, int)]
     if not unknown:
         return graph
@@ -202,9 +202,9 @@ def with_groups(graph: Graph) -> Graph:
 
 
 def facts_of(graph: Graph) -> FindFact:
-    """What the rules of some collectives must know beyond their operands: the number of devices of the group.
+    """What some collectives' rules need beyond their operands: the number of devices of the group.
 
-    Of slices of any lengths it is the place among them of the rank that was recorded.
+    For slices of uneven lengths it is the recorded rank's place among them.
     """
     sizes = cache(partial(group_sizes, graph))
 
@@ -214,13 +214,13 @@ def facts_of(graph: Graph) -> FindFact:
         group = None if mesh is None else mesh.groups.get(node.group)
         if mesh is None or group is None or not isinstance(splits, tuple) or len(splits) != len(group.ranks):
             return Fact("devices", sizes().get(node.group))
-        return Fact("place", group.ranks.index(mesh.rank))  # of its own among the slices that a rank sends
+        return Fact("place", group.ranks.index(mesh.rank))  # the place of its own slice among those it sends
 
     return lambda op: devices if _has_size(op) and "group_size" not in op.parameters else None
 
 
 def group_sizes(graph: Graph) -> Mapping[str, Dim]:
-    """The number of devices of each group: of the mesh, else a symbol where no collective tells."""
+    """The number of devices of each group: the mesh's, or else what collectives show, or else a symbol."""
     mesh = graph.step.mesh if graph.step is not None else None
     sizes = {} if mesh is None else {name: len(group.ranks) for name, group in mesh.groups.items()}
     found: dict[str, Dim] = {**sizes}
@@ -241,10 +241,10 @@ def symbol_of(name: str) -> str:
 
 
 def _told(node: Node, types: Types) -> int | None:
-    """The number of devices that a collective tells by an argument, by its splits or by its shapes; None where none do.
+    """The number of devices that a collective shows by an argument, its splits or its shapes; None if none of these do.
 
-    By shapes: how many times as long, or as short, an axis of the result is as that of the operand. The last axis is not
-    asked: a product that is fused with a collective has one of another length.
+    Shapes show it by how many times longer or shorter an axis of the result is than that of the operand. The last axis is
+    ignored, because a product that is fused with a collective changes it.
     """
     arguments = node.arguments()
     size = arguments.get("group_size")
@@ -263,7 +263,7 @@ def _told(node: Node, types: Types) -> int | None:
 
 
 def _exchanges(graph: Graph) -> Iterator[tuple[Node, Types]]:
-    """The collectives of a graph and of those nested in it, but for waits, with the types of the values around them."""
+    """The collectives of a graph and its nested graphs, without waits, each with the types of its graph."""
     for node in graph.nodes:
         if _has_size(node.operator):
             yield node, graph.types

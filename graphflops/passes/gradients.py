@@ -1,9 +1,9 @@
-"""Gradients of calls: what they cost and read, which a training step computes, and what checkpoints run again for them.
+"""Gradients of calls: what they cost and read, which of them a training step computes, and what checkpoints recompute.
 
-A checkpoint is a module that the user names, a call of `torch.utils.checkpoint` that the recorded lines of code show, or a
-checkpointed graph that an export holds as one operator; its calls then stand in the program itself.
-`torch.utils.checkpoint` keeps what goes into a checkpoint. When the first gradient needs a value from inside, it runs the
-calls again up to the last one that keeps a value for its gradient; these values are then kept until they are read.
+A checkpoint is a module that the user names, a call of `torch.utils.checkpoint` in the recorded lines of code, or a
+checkpointed graph that an export holds as one operator, whose calls then replace it in the program.
+`torch.utils.checkpoint` saves the inputs of a checkpoint. When the first gradient needs a value from inside, the calls run
+again, up to the last call that saves a value for its gradient; these values then stay until they are read.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from graphflops.training import matched
 def gradient(rule: Rule, arguments: Mapping[str, Any], estimate: Estimate) -> Estimate | None:
     """The estimate of the backward of one call; None if no operand wants a gradient.
 
-    Without a rule of its own: for a product the forward's matrix work once per wanted factor, otherwise the forward's vector
-    work once per wanted operand; a view's gradient is a view.
+    Without a rule of its own, a product costs the forward's matrix work once per wanted factor, any other call the forward's
+    vector work once per wanted operand; a view's gradient is a view.
     """
     wanted = frozenset(name for name, value in arguments.items() if _wanting(value))
     results = [value for value in estimate.out if isinstance(value, TensorType)]
@@ -60,9 +60,9 @@ def _by_default(rule: Rule, call: ForwardCall) -> Estimate:
     estimate, given = call.estimate, call.arguments
     wanted = {name: _wanting(given[name]) for name in given if name in call.wants}
     gradients = tuple(tensor.like() for tensors in wanted.values() for tensor in tensors)
-    if estimate.writes == ():  # a view, or a call whose nested graphs have gradients of their own
+    if estimate.writes == ():  # a view, or a call whose nested graphs have their own gradients
         return Estimate(gradients, writes=(), alias=True)
-    if estimate.regions:  # one of several ran: what another's gradients may exceed its own by is the call's
+    if estimate.regions:  # one graph ran; by what the others' gradients may exceed its own is the call's
         runs = [run.backward for run, times in estimate.regions if times != 0]
         more = Cost.sum(runs).exceeded_by(run.backward for run, times in estimate.regions if times == 0)
         return more.estimate(gradients, alias=True)
@@ -74,17 +74,17 @@ def _by_default(rule: Rule, call: ForwardCall) -> Estimate:
     if rule.product:
         matrix = len(factors)
         added = [(name, x) for x, name in zip(gradients, wanted, strict=False) if name not in factors]
-        is_whole = given.get("beta", 1) == 1  # a bias is added to rows, also to a single one
+        is_whole = given.get("beta", 1) == 1  # a bias is summed over rows, even if there is only one
         passed = tuple(
             x for name, x in added if is_whole and name != "bias" and _like(x, incoming) is not None
         )
-        vector = int(len(added) > len(passed))  # what is added to a product: its gradient is a sum
+        vector = int(len(added) > len(passed))  # the gradient of what is added to a product is a sum
         needed = {name for name in rule.product if factors - {name}}
         needless = _floating(value for name, value in given.items() if name not in needed)
     else:
         matrix = vector = len(gradients)
         moved = estimate.matrix_flops == estimate.vector_flops == estimate.transcendentals == 0
-        # Values only moved: where to is read, not what.
+        # Values that are only moved: the gradient reads where to, not what.
         needless = _floating(given.values()) if moved else set()
     work = {
         name: amount * (matrix if name in MATRIX_QUANTITIES else vector)
@@ -96,17 +96,17 @@ def _by_default(rule: Rule, call: ForwardCall) -> Estimate:
 
 
 def _floating(values: Iterable[Any]) -> set[int]:
-    """Identities of the floating tensors among values and in lists of them."""
+    """Identities of the floating tensors among values, and in lists among them."""
     return {id(value) for value in flat(values) if isinstance(value, TensorType) and value.dtype.is_floating}
 
 
 def _told_apart(
     back: Estimate, estimate: Estimate, places: Mapping[int, int]
 ) -> tuple[frozenset[int], frozenset[int], tuple[int, ...]]:
-    """Positions of what a backward reads: operands, results, and others; gradients of the results are in none of them.
+    """Positions of what a backward reads: operands, results, and others. Gradients of the results are in none of these.
 
-    Operands and results are identified by object, a gradient by its type. If no gradient is found so, the first read of
-    a result counts as a read of its gradient. What is read of the gradients that are made is part of a result's gradient.
+    Operands and results are identified by object, a gradient by its type. If no gradient is found in this way, the first
+    read of a result counts as a read of its gradient. Reads of gradients that the backward makes are part of its own work.
     """
     results = {id(value): place for place, value in enumerate(estimate.out) if isinstance(value, TensorType)}
     incoming = [v for v in estimate.out if isinstance(v, TensorType) and v.dtype.is_floating]
@@ -130,7 +130,7 @@ def _told_apart(
 
 
 def _fresh(back: Estimate) -> list[bool]:
-    """For each gradient, whether the backward writes it; one that it does not write is the result's own gradient."""
+    """For each gradient, whether the backward writes it; if not, it is the result's own gradient."""
     if back.writes is None:
         return [True] * len(back.out)
     own = {id(value) for value in back.out}
@@ -152,7 +152,7 @@ def _like(value: TensorType, others: Sequence[TensorType]) -> int | None:
 
 
 def reached(calls: Sequence[PricedCall], values: Mapping[str, Value], seeds: Iterable[str]) -> set[int]:
-    """Positions of calls whose gradients a step computes: those that lead to `seeds` through calls with gradients."""
+    """Places of the calls whose gradients a step computes: those that lead to `seeds` through calls with gradients."""
     owner = owners(calls, values) if any(call.in_place for call in calls) else {}
     live = set(seeds)  # values with a gradient
     written = {owner.get(name, name) for name in live}  # owners of memory that some of these are views of
@@ -175,10 +175,10 @@ def reached(calls: Sequence[PricedCall], values: Mapping[str, Value], seeds: Ite
 
 
 def pass_on(calls: Sequence[PricedCall], values: dict[str, Value]) -> None:
-    """Mark further values that want a gradient because of the last call.
+    """Mark other values that want a gradient because of the last call.
 
-    An operand written in place wants one if its result does, and so do views of it; results of an operator without a rule
-    want one if an operand does.
+    An operand written in place wants one if its result does, and so do its views. Results of an operator without a rule want
+    one if an operand does.
     """
     call = calls[-1]
     if not (call.estimate.unknown or call.in_place):
@@ -200,7 +200,7 @@ def pass_on(calls: Sequence[PricedCall], values: dict[str, Value]) -> None:
 
 
 def wants(value: object) -> bool:
-    """Whether a gradient of the value is wanted."""
+    """Whether a value wants a gradient."""
     return isinstance(value, TensorType) and value.requires_grad
 
 
@@ -209,12 +209,12 @@ def _wanting(value: Any) -> list[TensorType]:
 
 
 class Checkpoint(Record, frozen=True):
-    """Calls first to last of a graph; those before `end` run again."""
+    """Calls `first` to `last` of a graph; those before `end` run again."""
 
     first: int
     last: int
     end: int
-    saved: Mapping[str, int]  # by value that gradients read, the first call whose gradient does
+    saved: Mapping[str, int]  # by value that gradients read, the place of the first call whose gradient does
 
 
 def checkpoints(
@@ -222,10 +222,10 @@ def checkpoints(
     marks: Mapping[str, int],
     kept_by: Callable[[PricedCall], tuple[Sequence[str], Sequence[str]]],
 ) -> list[Checkpoint]:
-    """The checkpoints of a graph. marks: number of its checkpoint by name of a call.
+    """The checkpoints of a graph. marks: by name of a call, the number of its checkpoint.
 
-    kept_by: the values among operands and results that a call keeps for its gradient, by the names of their memory;
-    "" for memory of its own.
+    kept_by: the operands and the results that a call saves for its gradient, by owner of their memory; "" for memory of
+    the call's own.
     """
     names = [(place, call.node.name) for place, call in enumerate(calls)]
     together = grouped((marks[name], place) for place, name in names if name in marks)
@@ -246,10 +246,10 @@ def checkpoints(
 
 
 def gradient_checkpoints(calls: Sequence[PricedCall], marks: Mapping[str, int]) -> list[Checkpoint]:
-    """The checkpoints of a graph, by what the gradients of its calls read, wherever in memory that lies."""
+    """The checkpoints of a graph, by what the gradients of its calls read, whatever memory it is in."""
 
     def kept(call: PricedCall) -> tuple[Sequence[str], Sequence[str]]:
-        """Positions, as texts, of what a call keeps for its gradient."""
+        """Positions of what a call saves for its gradient, as strings."""
         if (gradient := call.gradient) is None:
             return (), ()
         results = [*map(str, gradient.results), *([""] if gradient.beside else [])]
@@ -259,7 +259,7 @@ def gradient_checkpoints(calls: Sequence[PricedCall], marks: Mapping[str, int]) 
 
 
 def add_recomputation(calls: Sequence[PricedCall], rows: list[Row], marks: Mapping[str, int]) -> None:
-    """Add the work that checkpoints do again to the gradients of the calls that do it."""
+    """Add the recomputed work of checkpoints to the gradients of the calls that are run again."""
     ends = [call.row for call in calls[1:]] + [len(rows)]
     for checkpoint in gradient_checkpoints(calls, marks):
         for place in range(checkpoint.first, checkpoint.end):
@@ -277,10 +277,10 @@ _FRAME = re.compile(r'^[ \t]*File "[^"\n]*", line \d+, in (\S+)\n([^\n]*)', re.M
 
 
 def with_checkpoints(graph: Graph, patterns: Sequence[str]) -> Graph:
-    """The graph with its checkpoints marked, checkpointed graphs put in place; ModelError for a pattern without a match."""
+    """The graph with checkpoints marked and checkpointed graphs inlined; ModelError for a pattern without a match."""
     nodes: list[Node] = []
     types, marks = dict(graph.types), dict(graph.recomputed)
-    inlined = 0  # checkpointed graphs whose calls stand in place of the operators that hold them
+    inlined = 0  # checkpointed graphs whose calls replace the operators that hold them
     for node in graph.nodes:
         calls = _inlined(node, types) if node.operator.word in _CHECKPOINTED else None
         nodes += [node] if calls is None else calls
@@ -306,7 +306,7 @@ def with_checkpoints(graph: Graph, patterns: Sequence[str]) -> Graph:
 
 
 def _checkpoint_of(node: Node, modules: set[str]) -> tuple[str, str] | None:
-    """Identifies the checkpoint of a call: the outermost module that is named, or the line of code and its module."""
+    """Identifies a call's checkpoint: the outermost module that the user names, or the line of code with its module."""
     if modules:
         inside = next((path for path in (*modules_around(node.module), node.module) if path in modules), None)
         if inside is not None:
@@ -323,7 +323,7 @@ def _checkpoint_of(node: Node, modules: set[str]) -> tuple[str, str] | None:
 
 
 def _inlined(node: Node, types: dict[str, Any]) -> list[Node] | None:
-    """The calls of a checkpointed graph under names of their own; None where results or inputs are not one value each."""
+    """The calls of a checkpointed graph, renamed; None unless its inputs and results match the operator's one by one."""
     region, *operands = node.args or (None,)
     if not isinstance(region, Graph) or len(region.inputs) != len(operands):
         return None

@@ -1,10 +1,10 @@
 """Peak of live activation memory, by liveness over the calls in program order.
 
-A value lives from the call that makes it to its last use. Views share the memory of their operand. Inputs and results live
+A value lives from the call that makes it to its last use. Views share their operand's memory. Inputs and results live
 throughout; parameters and buffers are not counted. In training, what a gradient reads lives until that gradient is computed,
-in reverse order. A gradient lives from the call that computes it to the call that it belongs to, those of parameters to the
-end; a second gradient of one value is added to the first in place, unless others hold that memory too.
-What checkpoints make is not kept but made again, when the first of its gradients is due.
+in reverse order. A gradient lives from the call that computes it to the call whose result it is the gradient of; gradients
+of parameters live to the end. A second gradient of a value is added to the first in place, unless that memory has other
+holders. Values inside a checkpoint are not saved; they are recomputed when the first of the checkpoint's gradients is due.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from graphflops.passes.program import CallByCall, MemoryUse, Peak, PricedCall, P
 from graphflops.report import Timeline
 from graphflops.tensor import TensorType, grouped
 
-_FIRST = "first "  # before the place of what a call saves that is allocated before its results
+_FIRST = "first "  # prefix of the key of what a call saves and allocates before its results
 
 
 def memory_use(
@@ -31,8 +31,8 @@ def memory_use(
 ) -> MemoryUse:
     """The peaks of a program's activations and their timeline.
 
-    execution: what a graph allocates and frees; also told whether its gradients run. kind: how graphs are measured, by
-    liveness of the values of their calls where not given.
+    execution: what a graph allocates and frees; it is told whether gradients run too. kind: how graphs are measured; by
+    default by liveness of their calls' values.
     """
     peaks = (kind or Peaks)(program, execution)
     forward, timeline, _ = peaks.of(program.main)
@@ -48,13 +48,13 @@ class Peaks:
         self.execution, self.program = execution, program
         training = program.training
         self.training = training is not None  # whether nested graphs hold what their gradients read
-        # The graph whose results are added up, so that their gradients repeat one number.
+        # The graph whose results are summed into the loss, so that their gradients repeat one number.
         self.summed = program.main if training is not None and training.loss in ("sum", "mean") else None
         self.names = program.names
         self.nested: dict[PricedGraph, Peak] = {}
 
     def of(self, graph: PricedGraph, seeds: Sequence[str] | None = None) -> tuple[Peak, Timeline, int]:
-        """The peak of a graph's own values, what is held when, and how many of these entries outlive the graph's run.
+        """The peak of a graph's own values, their timeline, and how many of its entries outlive the graph's run.
 
         seeds: in training, the values whose gradients come from outside; None outside of training.
         """
@@ -72,12 +72,12 @@ class Peaks:
         peaks: Sequence[Sequence[Peak]],
         seeds: Sequence[str] | None,
     ) -> tuple[Peak, Timeline, int]:
-        """The same for one graph. peaks: by call, those of the graphs that run inside it."""
+        """The same for one graph. peaks: by call, the peaks of the graphs that run inside it."""
         run = _Liveness(graph, peaks, self.meter(graph, execution), execution)
         return run.measured(seeds, self.earlier(graph, seeds), graph is self.summed)
 
     def meter(self, graph: PricedGraph, execution: CallByCall) -> Meter:
-        """A meter at the beginning of a graph. Inputs are live throughout; those of a nested graph are counted around it."""
+        """A meter at the start of a graph. Inputs are live throughout; a nested graph's inputs are counted outside of it."""
         meter = Meter(self.program)
         for entry in self.program.graph.inputs if graph is self.program.main else ():
             value = execution.values.get(entry.name)
@@ -86,7 +86,7 @@ class Peaks:
         return meter
 
     def earlier(self, graph: PricedGraph, seeds: Sequence[str] | None) -> Sequence[str]:
-        """Parameters whose gradients are there from the start: of an earlier micro-step."""
+        """Parameters that have a gradient from the start, from an earlier micro-step."""
         training = self.program.training
         is_first = seeds is None or training is None or training.accumulate == 1
         return () if is_first or graph is not self.program.main else trained_inputs(self.program)
@@ -125,7 +125,7 @@ class _Liveness:
         self.saved = _saved(self.root, execution, self.checkpoints) if execution.training else {}
         ends = {self.root[name]: len(self.calls) - 1 for name in graph.graph.lasting if name in self.root}
         held = {**execution.held_until(self.root), **ends}
-        # in program order, whatever order the caller lets go in
+        # In program order, whatever order the caller releases them in.
         self.held = {name: held[name] for name in self.root if name in held}
 
     def measured(
@@ -146,7 +146,7 @@ class _Liveness:
         return self.meter.peak(), *self.meter.timeline(turn)
 
     def kept_by(self, call: PricedCall) -> tuple[Sequence[str], Sequence[str]]:
-        """Owners of the memory among operands and results that a call keeps for its gradient; "" for memory of its own."""
+        """Owners of the operands and of the results that a call saves for its gradient; "" for memory of its own."""
         saved = self.execution.saved_values(call)
         names = [self.root[name] for name in saved if name is not None and name in self.root]
         made = [name for name in names if name in call.node.outputs]
@@ -154,7 +154,7 @@ class _Liveness:
         return [name for name in names if name not in made], [*made, *own]
 
     def forward(self, released: dict[int, list[str | int]]) -> None:
-        """Run the calls; adds to `released` what is kept beside results, by the gradient that needs it last."""
+        """Run the calls; adds to `released` what is saved beside results, by the gradient that is the last to need it."""
         inside = {
             place for checkpoint in self.checkpoints for place in range(checkpoint.first, checkpoint.last + 1)
         }
@@ -171,7 +171,7 @@ class _Liveness:
         released: dict[int, list[str | int]] | None,
         again: str = "",
     ) -> None:
-        """Run a call. released: None if the gradient reads what a second run makes. again: what marks values of that run."""
+        """Run a call. released: None if gradients read what a second run makes. again: suffix of values of that run."""
         meter, call = self.meter, self.calls[index]
         meter.row = call.row
         kept_first, brief = self.first(index, released)
@@ -185,7 +185,7 @@ class _Liveness:
         beside = beside - kept_first
         if released is None:
             workspace = workspace + beside
-        elif beside != 0:  # what is kept beside the results was made while they were computed
+        elif beside != 0:  # what is saved beside the results was made while they were computed
             meter.take(call.node.name, beside, "saved", index)
             released.setdefault(index, []).append(index)
         meter.mark(call.node.name, self.peaks[index], (workspace,))
@@ -196,7 +196,7 @@ class _Liveness:
                 meter.drop(name + again)
 
     def first(self, index: int, released: dict[int, list[str | int]] | None) -> tuple[Dim, Sequence[Dim]]:
-        """Allocate what a call makes before its results; returns the bytes of it that are kept, and the others."""
+        """Allocate what a call makes before its results; return the bytes of it that are saved, and the other sizes."""
         meter, call = self.meter, self.calls[index]
         kept, brief = self.execution.made_first(call)
         if not kept and not brief:
@@ -213,7 +213,7 @@ class _Liveness:
         return total(kept), brief
 
     def again(self, released: dict[int, list[str | int]]) -> dict[int, Callable[[], None]]:
-        """By the last call of a checkpoint, what runs the checkpoint again; adds to `released` what is then kept."""
+        """By last call of a checkpoint, what runs the checkpoint again; adds to `released` what that saves."""
         order = {name: place for place, name in enumerate(self.held)} if self.checkpoints else {}
 
         def rerun(checkpoint: Checkpoint) -> None:
@@ -240,7 +240,7 @@ class _Liveness:
 def _last_uses(
     calls: Sequence[PricedCall], root: Mapping[str, str], held: Mapping[str, int]
 ) -> dict[int, list[str]]:
-    """By index of a call: values made by the program that are used, or held by the caller, there for the last time."""
+    """By place of a call, the values of the program that are used, or held by the caller, there for the last time."""
     needed: set[str] = set()
     ends: dict[int, list[str]] = {}
     holding = grouped((last, name) for name, last in held.items())
@@ -257,9 +257,9 @@ def _last_uses(
 def _saved(
     root: Mapping[str, str], execution: CallByCall, checkpoints: Sequence[Checkpoint]
 ) -> dict[str, int]:
-    """For each value that is kept for gradients, the index of the earliest call that needs it: for one that reads it.
+    """By value that is saved for gradients, the place of the earliest call whose gradient reads it.
 
-    A checkpoint keeps what goes into it for its first call, and nothing that it makes.
+    A checkpoint saves its inputs for its first call, and nothing that it makes.
     """
     starts = {place: found.first for found in checkpoints for place in range(found.first, found.last + 1)}
     made: dict[int, set[str]] = {}

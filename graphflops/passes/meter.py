@@ -1,7 +1,7 @@
-"""Live memory along a program: the bytes alive at each moment, what holds them, and their peak, also of symbolic sizes.
+"""Live memory along a program: the bytes live at each moment, what holds them, and their peak, also for symbolic sizes.
 
-A moment is a point where memory is measured: a call, a graph nested in it at its peak, or one of its gradients. Of the
-backward pass of a training step: when the memory of each gradient is allocated and released.
+A moment is a point where memory is measured: a call, a nested graph at its peak, or one of a call's gradients. In the
+backward of a training step, the memory of each gradient is allocated and released.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from graphflops.passes.program import Backward, CallByCall, Peak, PricedCall, Pr
 from graphflops.report import Held, HeldKind, Timeline
 from graphflops.tensor import TensorType
 
-_BEFORE = "before "  # before the place of a buffer that is allocated before what its call makes
-AGAIN = " again"  # after the name of a value that a checkpoint makes a second time
-# Polynomials that a symbolic peak is the maximum of; past that the smallest at the hints are dropped.
+_BEFORE = "before "  # prefix of the key of a buffer that a call allocates before its results
+AGAIN = " again"  # suffix of a value that a checkpoint recomputes
+# Polynomials that a symbolic peak is the maximum of; if there are more, the smallest at the hints are dropped.
 _MOST_CANDIDATES = 16
-# Marks that are compared in pairs; of more, only those that are the largest at some of these sizes.
+# Marks that are compared in pairs; if there are more, only those that are the largest at some sample sizes.
 _MOST_COMPARED = 64
-_SOME_SIZE = 4096  # of a size without an example, where sums are ranked
+_SOME_SIZE = 4096  # for a size without an example, when sums are ranked
 _SAMPLED = tuple(4**power for power in range(11))
-# Terms of all marks together that are evaluated to find the largest, and that are rewritten from the least sizes.
+# Terms of all marks together that are evaluated to find the largest, and that are shifted by the least sizes.
 _MOST_EVALUATED, _MOST_SHIFTED = 300_000, 5_000
-# Sums of more terms are long; of more terms of long sums than these no formula is made.
+# Sums with more terms are long; if long sums have more terms than this in all, no formula is made.
 _LONG, _MOST_OF_LONG = 32, 250_000
 
 
 class Meter:
-    """A running sum of sizes and its distinct values. Sums are memoised: the layers of a model repeat one another.
+    """A running sum of sizes and its distinct values. Sums are memoised, because a model repeats its layers.
 
-    Memory is taken and dropped by a key: the name of a value, or a number for what has no name of its own.
+    Memory is taken and dropped by a key: the name of a value, or a number for memory without a name.
     """
 
     def __init__(self, program: PricedProgram) -> None:
-        # To compare symbolic sizes: an example of each symbol, and its least value.
+        # For comparing symbolic sizes: an example of each symbol, and its least value.
         symbols = program.graph.symbols.items()
         self.hints = program.binding.examples
         self.minimums = {name: entry.minimum for name, entry in symbols if entry.minimum is not None}
@@ -63,7 +63,7 @@ class Meter:
                 self.held.append(Held(name, kind, first, len(self.rows) - 1, size))
 
     def take_before(self, node: str, sizes: Sequence[Dim]) -> None:
-        """Hold buffers that a call allocates before what it makes, until `drop_before`."""
+        """Hold buffers that a call allocates before its results, until `drop_before`."""
         for place, size in enumerate(sizes):
             self.take(node, size, "workspace", f"{_BEFORE}{place}")
 
@@ -72,14 +72,14 @@ class Meter:
             self.drop(f"{_BEFORE}{place}")
 
     def timeline(self, gradients_from: int | None) -> tuple[Timeline, int]:
-        """Everything held so far, and how many entries were never released: these come last and are held to the end."""
+        """Everything held so far, and how many entries are not released: those come last and are held to the end."""
         last = len(self.rows) - 1
         opened = [Held(name, kind, first, last, size) for name, kind, first, size in self.open.values()]
         rest = [entry for entry in opened if entry.first <= last]
         return Timeline(tuple(self.rows), (*self.held, *rest), gradients_from), len(rest)
 
     def changed(self, size: Dim, *, is_less: bool = False) -> Dim:
-        """The sum with so many bytes more, or less; DimError where many symbols would make ever longer sums."""
+        """The sum plus or minus a size; DimError if many symbols would make ever longer sums."""
         live = self.live
         if isinstance(live, int) and isinstance(size, int):
             return live - size if is_less else live + size
@@ -93,11 +93,11 @@ class Meter:
         return self.sums[key]
 
     def step(self) -> None:
-        """What is taken from here on is allocated after what was taken before."""
+        """Start another moment: what is taken next is allocated after what was taken before."""
         self.rows.append(self.row)
 
     def mark(self, node: str, peaks: Sequence[Peak] = (), buffers: Sequence[Dim] = ()) -> None:
-        """Record a moment: the call with its buffers; then one for each graph nested in it."""
+        """Record a moment for the call with its buffers, and one for each graph nested in it."""
         moments: list[tuple[str, Sequence[Dim], HeldKind]] = [(node, buffers, "workspace")]
         moments += [(f"{node}/{peak.node}", (peak.bytes,), "nested") for peak in peaks if peak.bytes != 0]
         for name, sizes, kind in moments:
@@ -107,13 +107,13 @@ class Meter:
             self.rows.append(self.row)
 
     def peak(self) -> Peak:
-        """The largest sum; for symbolic sizes a `max` of those that no other sum provably covers."""
+        """The largest sum; for symbolic sizes a `max` of the sums that no other sum provably covers."""
         if not self.marks:
             return Peak(self.live)
         if all(isinstance(mark, int) for mark in self.marks):
             most = max(self.marks)  # type: ignore[type-var]
             return Peak(most, self.marks[most])
-        # The largest at the hints first; without an example, at sizes that make the leading term decide.
+        # Largest at the hints first; sizes without an example are so large that leading terms decide.
         marks = [*self.marks]
         found = evaluate_all(marks, self.hints)
         if None in found:
@@ -136,7 +136,7 @@ class Meter:
                 break
             shifted = mark
             if shifts and isinstance(mark, Expr):
-                # Each symbol as its least value plus a symbol: so `64*s*t` covers `64*s` if t >= 1.
+                # Each symbol becomes its least value plus a symbol: so `64*s*t` covers `64*s` if t >= 1.
                 least = self.minimums
                 shifted = mark.substitute({name: symbol(name) + least.get(name, 1) for name in mark.symbols})
             if not any(at_least(other, shifted) for other in best.values()):
@@ -145,7 +145,7 @@ class Meter:
         return Peak(dim_max(*best), self.marks[ranked[0]])
 
     def _spread(self) -> list[dict[str, int]]:
-        """Sample sizes, small to large: all symbols equal, and each alone with the others at their hints."""
+        """Sample sizes, small to large: all symbols equal, and each symbol alone with the others at their hints."""
         uses = Counter(name for mark in self.marks if isinstance(mark, Expr) for name in sorted(mark.symbols))
         names = sorted(uses)
         most = _MOST_EVALUATED // (len(_SAMPLED) * max(sum(_terms(mark) for mark in self.marks), 1))
@@ -172,19 +172,19 @@ class Reverse:
         self.execution = execution
         stored = [entry for entry in graph.inputs if entry.role == "parameter"]
         first = {entry.target: entry.name for entry in reversed(stored)}
-        # By name of a parameter, that of the first one that it is tied to.
+        # By name of a parameter, the name of the first parameter that it is tied to.
         self.parameters = {entry.name: first.get(entry.alias_of, entry.name) for entry in stored}
-        self.gradients: dict[str, int] = {}  # by value: which buffer holds its gradient
+        self.gradients: dict[str, int] = {}  # by value, the number of the buffer that holds its gradient
         self.sizes: dict[int, Sequence[Dim]] = {}
         self.buffers: list[Dim] = []
         self.holders: list[int] = []
-        self.views: set[int] = set()  # buffers that nothing is added to
-        self.repeated: set[int] = set()  # buffers of one number
+        self.views: set[int] = set()  # buffers that nothing may be added to in place
+        self.repeated: set[int] = set()  # buffers that hold one number
         for name in earlier:  # parameters with a gradient from the start
             self.give(self.parameters.get(name, name))
 
     def give(self, name: str, repeats: bool = False) -> None:
-        """Allocate a gradient that comes from outside: of a result, or of a parameter from an earlier micro-step.
+        """Allocate a gradient that comes from outside: a result's, or a parameter's from an earlier micro-step.
 
         repeats: whether it repeats one number, as the gradient of a sum does.
         """
@@ -196,7 +196,7 @@ class Reverse:
                 self.repeated.add(buffer)
 
     def run(self, call: PricedCall, released: Sequence[str | int]) -> list[tuple[str, int]]:
-        """Compute a call's gradients while the results' are alive; gradients of values that have one are returned.
+        """Compute a call's gradients while those of its results are live. Return second gradients, with their buffers.
 
         released: keys of what only these gradients need.
         """
@@ -213,7 +213,7 @@ class Reverse:
             gradients.reverse()
         for number, ((place, fresh), size) in enumerate(gradients, 1):
             operand = operands[place]
-            if not fresh and incoming is not None:  # the memory of the result's
+            if not fresh and incoming is not None:  # it shares the memory of the result's gradient
                 buffer = incoming
                 self.holders[buffer] += 1
             else:
@@ -237,7 +237,7 @@ class Reverse:
         return again
 
     def sizes_of(self, gradient: Backward) -> Sequence[Dim]:
-        """Bytes of each gradient; equal calls share the object."""
+        """Bytes of each gradient; equal calls share one `Backward`."""
         sizes = self.sizes.get(id(gradient))
         if sizes is None:
             sizes = [value.nbytes if isinstance(value, TensorType) else 0 for value in gradient.estimate.out]
@@ -245,7 +245,7 @@ class Reverse:
         return sizes
 
     def accumulate(self, name: str, buffer: int, node: str) -> None:
-        """Add a second gradient of a value to its first, in place unless that is a view, repeated, or held by others too."""
+        """Add a second gradient of a value to its first; in place, unless that is a view, repeated, or held by others."""
         first, value = self.gradients[name], self.values[name]
         assert isinstance(value, TensorType)
         size = value.like().nbytes
@@ -270,9 +270,9 @@ class Reverse:
     def backward(
         self, released: Mapping[int, Sequence[str | int]], before: Mapping[int, Callable[[], None]]
     ) -> None:
-        """Run the gradients of the calls, the last one first.
+        """Run the gradients of the calls, from the last call to the first.
 
-        released: by index of a call, what its gradient is the last to need. before: by index, what runs before its gradient.
+        released: by place, what the call's gradient is the last to need. before: by place, what runs before that gradient.
         """
         for index, call in reversed([*enumerate(self.execution.calls)]):
             if index in before:

@@ -1,7 +1,7 @@
-"""What one step of an optimizer of torch.optim costs: its work, the state it keeps, and the tensors it makes on the way.
+"""The cost of one step of a torch.optim optimizer: its work, the state that it keeps, and its temporaries.
 
-Work and traffic are those that the update needs, whichever way torch runs it: each operand is read once, each result
-written once. Temporaries and kernels depend on the implementation (torch/optim/adam.py, sgd.py, _adafactor.py, _muon.py).
+Work and traffic are what the update needs, however torch runs it: each operand is read once, each result is written once.
+Temporaries and kernels depend on the implementation (torch/optim/adam.py, sgd.py, _adafactor.py, _muon.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from graphflops.rules.work import WORK, Work
 from graphflops.tensor import BFLOAT16, TensorType, grouped
 from graphflops.training import Training
 
-_STEP_BYTES = 4  # the number of steps done; a fused update keeps it on the device, for each parameter
+_STEP_BYTES = 4  # the step counter; a fused update keeps one per parameter on the device
 _NEWTON_SCHULZ_STEPS = 5
 
 
@@ -31,7 +31,7 @@ class Parameter(NamedTuple):
 
 
 class Buffer(Record, frozen=True):
-    """A tensor that an update keeps or makes, by the parameter that it belongs to."""
+    """A tensor that an update keeps or makes, by its parameter."""
 
     name: str
     bytes: Dim
@@ -42,7 +42,7 @@ class Update(Record, frozen=True):
 
     cost: Cost
     state: tuple[Buffer, ...] = ()  # tensors kept on the device from step to step
-    temporaries: tuple[Buffer, ...] = ()  # those that exist together where an update needs most
+    temporaries: tuple[Buffer, ...] = ()  # those that are live together when an update needs most
 
 
 def update(training: Training, parameters: Sequence[Parameter]) -> Update:
@@ -69,7 +69,7 @@ def update(training: Training, parameters: Sequence[Parameter]) -> Update:
 
 
 def trained(program: PricedProgram) -> list[Parameter]:
-    """The parameters that a step computes a gradient of: torch's optimizers pass over the others."""
+    """The parameters that a step computes gradients of; torch's optimizers skip the others."""
     types = dict(program.typed_inputs("parameter"))
     targets = {entry.name: entry.alias_of or entry.target for entry in program.graph.inputs}
     names = {targets[name] for name in trained_inputs(program)}
@@ -93,16 +93,16 @@ def trained_inputs(program: PricedProgram) -> list[str]:
 
 
 class _Temporaries(Record, frozen=True):
-    """What an implementation makes on the way, turn by turn of a loop over parameters of one element type."""
+    """The temporaries of an implementation, iteration by iteration of a loop over parameters of one element type."""
 
-    # The same for parameters of one turn; None: each has its own.
+    # The key by which parameters share an iteration; None: each has its own.
     together: Callable[[TensorType], object] | None
-    # Of one parameter: held until those of the next turn are made.
+    # Sizes for one parameter: live until those of the next iteration are made.
     lasting: Callable[[TensorType], Sequence[Dim]]
-    brief: Callable[[TensorType], Sequence[Dim]] = lambda _: ()  # freed within the turn
+    brief: Callable[[TensorType], Sequence[Dim]] = lambda _: ()  # freed within the iteration
 
     def most(self, parameters: Sequence[Parameter]) -> list[Buffer]:
-        """Those that exist together where the loop needs most."""
+        """The temporaries that are live together when the loop needs most."""
         keys = (
             range(len(parameters)) if self.together is None else [self.together(x.type) for x in parameters]
         )
@@ -121,9 +121,9 @@ class _Temporaries(Record, frozen=True):
 class _Algorithm(Record, frozen=True):
     """An optimizer of torch.optim."""
 
-    cost: Callable[[TensorType], Cost]  # of one parameter, as the state
+    cost: Callable[[TensorType], Cost]  # for one parameter; so is the state
     state: Callable[[TensorType], Sequence[Dim]]
-    # By implementation; a missing one makes none.
+    # By implementation; one that is missing makes none.
     temporaries: Mapping[str, _Temporaries] = MappingProxyType({})
     counts_steps: bool = False  # whether a fused update keeps the number of steps on the device
 
@@ -155,7 +155,7 @@ def _elementwise(
 
 
 def _factored(parameter: TensorType) -> list[Dim]:
-    """Adafactor's second moments: of the last two axes the mean along each; of a vector all."""
+    """Adafactor's second moments: for a matrix the means along each of the last two axes, for a vector all elements."""
     if parameter.rank < 2:
         return [parameter.nbytes]
     *outer, rows, columns = parameter.shape
@@ -175,12 +175,12 @@ def _adafactor(parameter: TensorType) -> Cost:
 
 
 def _estimates(parameter: TensorType) -> list[Dim]:
-    """Adafactor's update; of a vector the squared gradient beside it."""
+    """Adafactor's update; for a vector also its squared gradient."""
     return [parameter.nbytes] * (1 if parameter.rank > 1 else 2)
 
 
 def _means(parameter: TensorType) -> list[Dim]:
-    """The mean of each matrix, beside the update of a stack of them, as of a convolution."""
+    """The mean of each matrix in a stack, such as a convolution's weight, beside the update."""
     return [parameter.like((*parameter.shape[:-2], 1, 1)).nbytes] if parameter.rank > 1 else []
 
 
@@ -203,12 +203,12 @@ def _newton_schulz(parameter: TensorType) -> list[Dim]:
     return [parameter.nbytes, *(half * short * long,) * 2, *(half * short * short,) * 2]
 
 
-# The roots of the second moments; one after another: `denom = (v.sqrt() / correction).add_(eps)`, with the last denominator.
+# Roots of the second moments. Single: `denom = (v.sqrt() / correction).add_(eps)`, beside the last parameter's `denom`.
 _ADAM_TEMPORARIES = {
     "foreach": _Temporaries(lambda value: value.dtype, _itself),
     "single": _Temporaries(None, _itself, _itself),
 }
-# Foreach, the updates of all matrices, then of all vectors.
+# Foreach: the updates of all matrices, then of all vectors.
 _ADAFACTOR_TEMPORARIES = {
     "foreach": _Temporaries(lambda value: (value.dtype, value.rank > 1), _itself, _means),
     "single": _Temporaries(None, _estimates),

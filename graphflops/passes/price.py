@@ -1,4 +1,4 @@
-"""Prices a bound program: applies a rule to each call in program order and fixes the types of its results."""
+"""Prices a bound program: applies a rule to each call in program order, and fixes the types of the results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from graphflops.tensor import TensorType, UnknownType, flat, with_sizes
 from graphflops.training import Training
 
 Progress = Callable[[int, int], None]
-# Finds the fact of a call in a graph; its arguments are as the rule sees them.
+# Finds the fact of a call in a graph, given its arguments as the rule sees them.
 FactOf = Callable[[Graph, Node, "tuple[Any, ...]"], "Fact"]
 FindFact = Callable[[Op], "FactOf | None"]
 
@@ -47,10 +47,10 @@ _PROGRESS_EVERY = 256
 
 
 class Fact(Record, frozen=True):
-    """Something that a rule must know of a call beyond its operands: a keyword argument of the rule."""
+    """Something that a rule needs to know of a call beyond its operands; it is passed to the rule as a keyword argument."""
 
     keyword: str
-    value: Any  # None where nothing is known
+    value: Any  # None if nothing is known
     code: str = ""
     problem: str = ""  # the message of a diagnostic with the code; "" for none
 
@@ -66,9 +66,9 @@ def price(
 ) -> PricedProgram:
     """The program with the cost of every call, nested graphs included.
 
-    facts: of a graph: by operator, what finds the fact that its rule must know of a call; None for most operators.
-    fused: whether conversions from and to few bits are parts of the calls beside them; not in training.
-    Raises ModelError where sizes given contradict the program.
+    facts: by graph, a function that returns for an operator what finds the fact of its calls; None for most operators.
+    fused: whether conversions from and to few bits are parts of neighbouring calls; not in training.
+    Raises ModelError if the given sizes contradict the program.
     """
     pricer = Pricer(graph, binding, training is not None, facts(graph))
     pricer.progress, pricer.fuses = progress, fused and training is None
@@ -87,7 +87,7 @@ def price(
 
 
 class _Region(Record, frozen=True, eq=False, dict=True):
-    """A nested graph with the values around it that it uses, priced once for each kind of operands."""
+    """A nested graph with the outer values that it uses, priced once for each kind of operands."""
 
     graph: Graph
     pricer: Pricer
@@ -115,17 +115,17 @@ class Pricer:
     def __init__(self, graph: Graph, binding: Binding, training: bool, facts: FindFact) -> None:
         self.graph, self.binding, self.training, self.facts = graph, binding, training, facts
         self.progress: Progress | None = None
-        # fuses: whether calls become parts of those that convert from and to few bits. converts: whether any call does that.
-        # parts: how many calls became parts of others.
+        # fuses: whether calls become parts of conversions from and to few bits. converts: whether any call is such a
+        # conversion. parts: how many calls became parts of others.
         self.fuses, self.converts, self.parts = False, False, 0
-        self.found_facts: dict[Node, Any] = {}  # that rules got beyond the operands of calls
+        self.found_facts: dict[Node, Any] = {}  # what rules got beyond the operands of calls
         self.notes = Notes()
         self.names = Names(graph.symbols.keys(), self.notes)
         self.types = Reconciler(graph, binding, self.names, self.notes, self._resolved)
         self.rules: dict[str, tuple[Rule | None, bool]] = {}
         self.facts_of: dict[str, FactOf | None] = {}
         self.priced: dict[tuple[Any, ...], Priced] = {}
-        self.forms: dict[tuple[Any, ...], int] = {}  # of calls that place their results
+        self.forms: dict[tuple[Any, ...], int] = {}  # of calls that say where their results are placed
         self.regions: dict[tuple[Any, ...], _Region] = {}
 
     # One graph
@@ -139,7 +139,7 @@ class Pricer:
         top: bool = False,
         autocast: bool = False,
     ) -> PricedGraph:
-        """Price one graph, nested or not, from the values of its inputs and of those around it that it uses."""
+        """Price one graph, nested or not, from the values of its inputs and the outer values that it uses."""
         values = self._inputs(graph, operands, around or {}, top)
         stuck, said = "", len(self.notes.found)
         rows, calls = list[Row](), list[PricedCall]()
@@ -171,7 +171,7 @@ class Pricer:
         return PricedGraph(graph, out, cost, backward, tuple(rows), tuple(calls), values, stuck, held)
 
     def _why_stuck(self, node: Node, priced: Priced) -> str:
-        """The first call that cannot run, this one or in a graph that it runs, and why; "" for none."""
+        """The call that cannot run, this one or the first in a graph that it runs, and why; "" if all can run."""
         for run, times in priced.estimate.regions:
             self.notes.found.update(run.held if times and isinstance(run, PricedGraph) else {})
         if priced.code == "GF118":
@@ -181,9 +181,9 @@ class Pricer:
     def _settle(
         self, graph: Graph, calls: list[PricedCall], rows: list[Row], values: dict[str, Value]
     ) -> None:
-        """Drop gradients that no step computes, add what checkpoints do again, fuse conversions from and to few bits."""
+        """Drop gradients that no step computes, add recomputed work, fuse conversions from and to few bits."""
         if self.training:
-            # drop the gradients, and those of nested graphs, of calls that do not lead to a result of the graph
+            # Calls that do not lead to a result have no gradients, nor have graphs nested in them.
             computed = reached(calls, values, graph.seeds)
             ends = [*(call.row for call in calls), len(rows)][1:]
             for index, (call, end) in enumerate(zip(calls, ends, strict=True)):
@@ -217,7 +217,7 @@ class Pricer:
     def price_of(
         self, node: Node, values: Mapping[str, Value], graph: Graph, *, stated: bool = False
     ) -> Priced:
-        """Price a call, or take the price of an equal one. stated: at the file's element types, which must go together."""
+        """Price a call, or reuse the price of an equal one. stated: check that the file's element types go together."""
         args = self._resolved(node.args, values)
         dropped = () if self.types.derives else _PLACEMENT
         kwargs = tuple(
@@ -248,7 +248,7 @@ class Pricer:
         return known
 
     def _call(self, node: Node, uses: tuple[str, ...], priced: Priced, row: int) -> PricedCall:
-        """The priced call; calls of one price that place their results differently have forms of their own."""
+        """The priced call; calls of one price that place their results differently have different forms."""
         form = priced.form
         placement = tuple([entry for entry in node.kwargs if entry[0] in _PLACEMENT]) if node.kwargs else ()
         if form is not None and placement:
@@ -261,7 +261,7 @@ class Pricer:
         if key not in self.rules:
             rule, spelled = find(key), operator(key)
             is_functional = rule is not None and spelled.mutates and not rule.key.startswith(spelled.base)
-            self.rules[key] = rule, is_functional  # whether it is the functional rule of an in-place operator
+            self.rules[key] = rule, is_functional  # whether an in-place operator has the functional rule
         rule, in_place = self.rules[key]
         self.converts |= converts(operator(op), args[0] if args else None)
         if rule is None:
@@ -302,7 +302,7 @@ def _tensors(uses: Sequence[str], values: Mapping[str, Value]) -> tuple[Named, .
 
 
 def _nested_rows(regions: Sequence[tuple[RegionRun, Dim]], call: Row) -> Iterator[Row]:
-    """Rows of the graphs that run inside a call, multiplied by how often they run."""
+    """Rows of the graphs that run inside a call, multiplied by their number of runs."""
     for run, times in regions:
         if not isinstance(run, PricedGraph):
             continue
@@ -315,7 +315,7 @@ def _nested_rows(regions: Sequence[tuple[RegionRun, Dim]], call: Row) -> Iterato
             yield inner._replace(source=inner.source or call.source, phase=call.phase)
 
 
-# Calls that change the shape of a tensor in place: of what type its names are from then on.
+# Calls that change the shape of a tensor in place, and so the type of all its names.
 
 Links = list[tuple[str, str]]
 
@@ -324,9 +324,9 @@ def _reshaped(
     node: Node, estimate: Estimate, calls: Sequence[PricedCall], values: Mapping[str, Value], graph: Graph,
     *, is_nested: bool,
 ) -> dict[str, Value]:  # fmt: skip
-    """New types of the tensors whose shape a call changes: unknown for those that may be the same object, or another.
+    """New types of tensors whose shape a call changes; unknown for names that may or may not be the same object.
 
-    calls: those before. Raises RuleError where a nested graph changes a tensor from around it, which is not followed.
+    calls: the earlier calls. Raises RuleError if a nested graph changes an outer tensor, which is not followed.
     """
     found: dict[str, Value] = {}
     for name, after in _written(node, estimate):
@@ -347,7 +347,7 @@ def _reshaped(
 
 
 def _written(node: Node, estimate: Estimate) -> Iterator[tuple[str, Value]]:
-    """The tensors that a call writes, each with its type afterwards: the first operand, or those given for results."""
+    """The tensors that a call writes, each with its type afterwards: the first operand, or those given as `out`."""
     if node.operator.mutates:
         yield from zip(node.reads()[:1], estimate.out, strict=False)
     elif "out" in node.operator.variant:
@@ -356,7 +356,7 @@ def _written(node: Node, estimate: Estimate) -> Iterator[tuple[str, Value]]:
 
 
 def _links(calls: Sequence[PricedCall], values: Mapping[str, Value], graph: Graph) -> tuple[Links, Links]:
-    """Pairs of names that are one tensor, and that may be one: computing something or copying makes a new tensor."""
+    """Pairs of names that are one tensor, and pairs that may be one; copies and computed results are new tensors."""
     certain: Links = []
     possible: Links = []
     for call in calls:

@@ -1,4 +1,4 @@
-"""Prices one call: binds arguments to the rule's parameters, calls the rule, completes its Estimate."""
+"""Prices one call: binds arguments to the rule's parameters, calls the rule, and completes its estimate."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from graphflops.rules.shapes import held
 from graphflops.tensor import SequenceType, TensorType, UnknownType, flat, mapped, sizes_in, with_sizes
 
 # Far larger than any real program has, far smaller than what cannot be printed.
-_MOST_TERMS, _MOST_DEGREE, _MOST_DEPTH = 24, 8, 12  # of a size; past these it gets a name of its own
-_LARGEST_NUMBER = 2**64  # in a size
+_MOST_TERMS, _MOST_DEGREE, _MOST_DEPTH = 24, 8, 12  # of a size; a larger expression gets a name of its own
+_LARGEST_NUMBER = 2**64  # coefficient in a size
 _BYTE = 8  # bits
 _LARGEST_SIZE, _LARGEST_COST, _MOST_AXES = 2**128, 2**512, 256
-RANKLESS = "not even the number of axes of an operand is known, here and in calls that this one leads to"
+RANKLESS = "an operand has an unknown number of axes, here or in calls that depend on this one"
 
 
 class Priced(Record, frozen=True, dict=True):
@@ -39,7 +39,7 @@ class Priced(Record, frozen=True, dict=True):
     code: str = ""
     met: tuple[Meeting, ...] = ()
     outgrown: bool = False
-    form: int | None = None  # its number; None where sizes of its own were put in
+    form: int | None = None  # its number; None if sizes of its own were substituted
 
     @cached_property
     def cost(self) -> Cost:
@@ -59,7 +59,7 @@ class Priced(Record, frozen=True, dict=True):
 
 Operands = tuple[Any, ...]
 Keywords = tuple[tuple[str, Any], ...]
-# Which results are used, where types are derived rather than compared with recorded ones; else None.
+# Which results are used, if types are derived rather than compared with recorded ones; else None.
 Wanted = Union[tuple[bool, ...], None]
 
 
@@ -69,7 +69,7 @@ def price_call(
 ) -> Priced:  # fmt: skip
     """The price of a call by its rule; a rule that fails leaves this one call unknown.
 
-    in_place: the rule is that of the functional operator, the call writes its first tensor.
+    in_place: whether the rule is that of the functional operator, while the call writes its first tensor.
     """
     if training:
         args, kwargs = distinct(args), distinct(kwargs)
@@ -86,7 +86,7 @@ def price_call(
         arguments = rule.bound(op, args, kwargs, by_place=by_place)
         check_indices(op, arguments)
         training = training and not operator(op).stops_gradients
-        if training and operator(op).kind in ("view", "cast"):  # of another tensor, its form alone is taken
+        if training and operator(op).kind in ("view", "cast"):  # further tensors only give their form
             (first, operand), *others = arguments.items()
             arguments = {first: operand, **{name: mapped(value, without_gradient) for name, value in others}}
         return _completed(rule, op, arguments, (args, kwargs), in_place, wanted, training)
@@ -94,7 +94,7 @@ def price_call(
         return unknown_call("GF101", str(error))
     except RecursionError:
         raise
-    except Exception as error:  # noqa: BLE001 a rule meets whatever operands a file makes up
+    except Exception as error:  # noqa: BLE001 a rule may get any operands that a file makes up
         if arguments is None:
             return unknown_call("GF104", str(error))
         problem, cannot_run = reason(rule, op, arguments, error, traced=wanted is None)
@@ -105,8 +105,8 @@ def _completed(
     rule: Rule, op: str, arguments: Mapping[str, Any], given: tuple[Operands, Keywords], in_place: bool,
     wanted: Wanted, training: bool,
 ) -> Priced:  # fmt: skip
-    """Call the rule and complete its estimate: the results used, in-place results, hidden axes, the backward."""
-    for name, value in arguments.items():  # the rank of which the rule may need
+    """Call the rule and complete its estimate: used results, in-place results, hidden axes, the backward."""
+    for name, value in arguments.items():  # the rule may need the rank of each
         if name not in rule.rankless and any(isinstance(x, UnknownType) for x in flat((value,))):
             raise RuleError(RANKLESS)
     tensors = [value for value in flat(given) if isinstance(value, TensorType)]
@@ -172,7 +172,7 @@ def _shortened(number: object) -> str:
 
 
 def key_of(value: Any) -> Any:
-    """A key under which 2, 2.0 and True differ."""
+    """A key that differs for 2, 2.0 and True."""
     kind = type(value)
     if kind is tuple:
         return tuple([item if type(item) is TensorType else key_of(item) for item in value])
@@ -182,19 +182,19 @@ def key_of(value: Any) -> Any:
 
 
 def distinct(value: Any) -> Any:
-    """A copy in which every tensor type is an object of its own, so that a rule's reads identify their operands."""
+    """A copy in which every tensor type is a separate object, so that a rule's reads identify their operands."""
     return mapped(value, lambda item: replace(item) if isinstance(item, TensorType) else item)
 
 
 def without_gradient(value: Value) -> Value:
-    """The value, not wanting a gradient."""
+    """The value with `requires_grad` off."""
     if not isinstance(value, TensorType) or not value.requires_grad:
         return value
     return replace(value, requires_grad=False)
 
 
 def _marked(estimate: Estimate, op: str, arguments: Mapping[str, Any]) -> Estimate:
-    """Mark floating results of a call on values that want a gradient as wanting one; of several moved, each by its own."""
+    """Mark floating results as wanting a gradient if an operand does; moved elements only if their own operand does."""
     wanting = [wants(value) for value in flat(arguments.values()) if isinstance(value, TensorType)]
     if not any(wanting):
         return estimate
@@ -228,7 +228,7 @@ def matrix_dtype(estimate: Estimate) -> str:
 
 
 def converts(op: Op, x: Any) -> bool:
-    """Whether an operator converts from or to few bits; a cast or a product does so with integers of at most a byte."""
+    """Whether an operator converts from or to few bits: a cast or product of integers of at most a byte does."""
     if op.kind not in ("cast", "product", "convolution"):
         return op.kind == "quantisation"
     return isinstance(x, TensorType) and x.dtype.bits <= _BYTE and x.dtype.kind in ("int", "uint")
@@ -242,12 +242,12 @@ def placeholders_in(dims: Iterable[Any]) -> frozenset[str]:
 
 
 def put_in(value: Any, names: Mapping[str, Dim]) -> Any:
-    """The value with the sizes by these names put in."""
+    """The value with sizes substituted by name."""
     return with_sizes(value, lambda dim: dim.substitute(names) if isinstance(dim, Expr) else dim)
 
 
 def substituted(estimate: Estimate, names: Mapping[str, Dim]) -> Estimate:
-    """The estimate with the sizes by these names put in."""
+    """The estimate with sizes substituted by name."""
     put = partial(put_in, names=names)
     return replace(
         estimate,
@@ -260,7 +260,7 @@ def substituted(estimate: Estimate, names: Mapping[str, Dim]) -> Estimate:
 
 
 def is_same(ours: Value, recorded: Value) -> bool:
-    """Whether a derived type says just what the file records."""
+    """Whether a derived type is exactly the recorded one."""
     if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
         return False
     return ours.shape == recorded.shape and ours.dtype is recorded.dtype
@@ -274,7 +274,7 @@ def _trimmed(estimate: Estimate, wanted: Sequence[bool]) -> Estimate:
 
 
 def outgrown(value: Any) -> list[Expr]:
-    """Sizes in the value that are too large an expression to go on computing with."""
+    """Sizes in the value whose expressions are too large to compute with."""
     return [size for size in sizes_in(value) if isinstance(size, Expr) and _is_outgrown(size)]
 
 
@@ -289,7 +289,7 @@ def _is_outgrown(size: Expr) -> bool:
     )
 
 
-# By annotation of a rule's parameter: what a value of it is, in Python and in words.
+# By annotation of a rule's parameter: the types that a value may have, and these in words.
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "TensorType": ((TensorType,), "a tensor"),
     "int": ((int, Expr), "an integer"),
@@ -305,7 +305,7 @@ def reason(
 ) -> tuple[str, bool]:
     """One sentence that says why a rule does not fit a call, and whether the call provably cannot run.
 
-    traced: torch recorded the call; that an argument seems to be missing or of another kind may be the rule's fault.
+    traced: whether torch recorded the call. Then a missing or wrong argument may be the rule's fault.
     """
     found = _misfit(rule, op, arguments)
     if found or isinstance(error, GraphflopsError):
@@ -314,7 +314,7 @@ def reason(
 
 
 def _misfit(rule: Rule, op: str, arguments: Mapping[str, Any]) -> str:
-    """An operand or attribute without default that a call does not give, or an argument of another kind than is wanted."""
+    """A required operand or attribute that a call lacks, or an argument of the wrong kind; "" if there is none."""
     annotations, optional = rule.annotations, rule.optional
     for name in rule.parameters[: rule.positional]:
         is_given = arguments.get(name) is not None or name in optional

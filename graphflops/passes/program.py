@@ -1,4 +1,4 @@
-"""The priced program: what the passes hand to one another."""
+"""The priced program: what the passes pass to one another."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from graphflops.training import Training
 
 
 class Backward(Record, frozen=True):
-    """The backward of one call, and what a training step keeps in memory for it."""
+    """The backward of one call, and what a training step saves for it."""
 
     estimate: Estimate  # the work; its results are the gradients of the operands that want one
-    # For each, the operand's place among the call's tensors, and whether it has own memory: a view's shares the result's.
+    # For each gradient: its operand's place among the call's tensors, and whether it has own memory (a view shares it).
     gradients: tuple[tuple[int, bool], ...] = ()
-    operands: frozenset[int] = frozenset()  # places of what gradients read among the call's tensor operands
-    results: frozenset[int] = frozenset()  # and among its results
+    operands: frozenset[int] = frozenset()  # places of the call's tensors that gradients read
+    results: frozenset[int] = frozenset()  # and of its results
     # Positions in the estimate's reads of what is neither: a dropout's mask, a normalisation's statistics.
     beside: tuple[int, ...] = ()
 
     @property
     def beside_bytes(self) -> Dim:
-        """Memory of what is kept beside the call's operands and results."""
+        """Bytes of what is saved beside the call's operands and results."""
         reads = [self.estimate.reads[place] for place in self.beside]
         return total(read.nbytes if isinstance(read, TensorType) else read or 0 for read in reads)
 
@@ -47,10 +47,10 @@ class PricedCall(Record, frozen=True):
     node: Node
     uses: tuple[str, ...]  # names of the values it reads
     estimate: Estimate
-    gradient: Backward | None  # its backward in a training analysis, None where no gradient is computed
-    row: int  # index of its row among the graph's rows; rows of the graphs nested in it follow
-    # A number that equal calls share: one operator, operands of equal types, equal attributes. None for a call that a pass
-    # has changed, or whose results have sizes of their own.
+    gradient: Backward | None  # its backward in a training analysis; None if no gradient is computed
+    row: int  # index of its row among the graph's rows; rows of its nested graphs follow
+    # A number that equal calls share: one operator, operands of equal types, equal attributes. None if a pass has changed
+    # the call, or if its results have sizes of their own.
     form: int | None = None
 
     @property
@@ -58,7 +58,7 @@ class PricedCall(Record, frozen=True):
         return self.node.operator.mutates
 
     def renamed(self, instead: Mapping[str, str]) -> PricedCall:
-        """The call with other values in place of some that it reads."""
+        """The call with some values that it reads replaced by others."""
         uses = tuple(instead.get(name, name) for name in self.uses)
         return replace(self, node=self.node.renamed(instead), uses=uses, form=None)
 
@@ -77,7 +77,7 @@ class PricedGraph(Record, frozen=True, eq=False):
     calls: tuple[PricedCall, ...]
     values: Mapping[str, Value]  # the type of every value by name
     stuck: str = ""  # the first call that cannot run, and why; "" for none
-    held: Mapping[tuple[str, str], Diagnostic] = {}  # of a stuck nested graph: said once it is run
+    held: Mapping[tuple[str, str], Diagnostic] = {}  # of a stuck nested graph: reported if it runs
 
     @property
     def name(self) -> str:
@@ -89,21 +89,21 @@ class PricedProgram(Record, frozen=True, eq=False):
 
     graph: Graph  # as recorded
     binding: Binding
-    training: Training | None  # options of the training step, None without
+    training: Training | None  # options of the training step; None without one
     operands: Mapping[str, Value]  # types of its inputs in this analysis
-    main: PricedGraph  # with the rows of all graphs nested in it
+    main: PricedGraph  # with the rows of all nested graphs
     operators: Collection[str]  # spellings of all that were priced
-    facts: Mapping[Node, Any]  # that rules got beyond the operands of a call
-    # Pairs of sizes that some operator requires to be equal, and whether one outside of nested graphs does.
+    facts: Mapping[Node, Any]  # what rules got beyond the operands of a call
+    # Pairs of sizes that an operator requires to be equal, each with whether one outside of nested graphs does.
     equalities: Mapping[Meeting, bool]
     names: Names  # of sizes without a formula; later passes add to them
     notes: Notes  # diagnostics; later passes add to them
     type_sources: tuple[Diagnostic, ...] = ()  # diagnostics about types that no rule gives
-    attentions: tuple[AttentionUse, ...] = ()  # all, once the pass that looks for them has run
+    attentions: tuple[AttentionUse, ...] = ()  # all, once their pass has run
     fused: int = 0  # how many calls are parts of others: conversions of quantized values
     symbols: Mapping[str, SymbolInfo] = field(default_factory=dict)  # by name, once the pass of sizes has run
-    passed: tuple[Named, ...] = ()  # the tensors that a caller passes in, since then too
-    guards: Mapping[str, Dim] = field(default_factory=dict)  # what sizes must be, by its text, since then too
+    passed: tuple[Named, ...] = ()  # the tensors that a caller passes in; from the pass of sizes
+    guards: Mapping[str, Dim] = field(default_factory=dict)  # conditions by text; from the pass of sizes
 
     @property
     def values(self) -> Mapping[str, int]:
@@ -118,17 +118,17 @@ class PricedProgram(Record, frozen=True, eq=False):
 
 
 class Notes(Struct):
-    """Diagnostics, each kept once for its kind and place."""
+    """Diagnostics; each is kept once for its code and place."""
 
     found: dict[tuple[str, str], Diagnostic] = field(default_factory=dict)
 
     def say(self, code: str, node: str, message: str, where: str | None = None) -> None:
-        """Keep a diagnostic. where: what makes two of one code the same; the node if not given."""
+        """Keep a diagnostic. where: what makes two diagnostics of one code the same; by default the node."""
         self.found.setdefault((code, node if where is None else where), diagnostic(code, node, message))
 
 
 class Names(Struct):
-    """Names of sizes that depend on data and of formulas that grow too large: numbered by origin, `nonzero_0`."""
+    """Names of data-dependent sizes and of formulas that grow too large, numbered by origin: `nonzero_0`."""
 
     taken: Collection[str]
     notes: Notes
@@ -141,7 +141,7 @@ class Names(Struct):
         return symbol(f"{origin}_{self.numbers[origin] - 1}")
 
     def too_large(self, quantity: str) -> Dim:
-        """A name for a total whose formula grows too large."""
+        """A name for a total whose formula grows too large, with a diagnostic."""
         size = self.fresh(quantity)
         text = f"the formula of {quantity} grows too large, and is called {size}: give sizes to get a number"
         self.notes.say("GF116", "", text, quantity)
@@ -157,7 +157,7 @@ def summed(costs: Sequence[Cost], names: Names) -> Cost:
 
 
 def summed_quantity(name: str, costs: Sequence[Cost], names: Names) -> Dim:
-    """The sum of one quantity of costs; a name where the formula grows too large."""
+    """The sum of one quantity over costs; a name if the formula grows too large."""
     try:
         return total(getattr(cost, name) for cost in costs)
     except DimError:
@@ -179,88 +179,88 @@ def owners(calls: Sequence[PricedCall], values: Mapping[str, Value]) -> dict[str
 
 
 class Peak(Record, frozen=True):
-    """The most bytes alive at once, and the call with that peak at the hinted sizes."""
+    """The most bytes live at once, and the call at which they are live at the hinted sizes."""
 
     bytes: Dim = 0
     node: str = ""
 
 
 class MemoryUse(Record, frozen=True):
-    """Peaks of a program's activations, and what is held when."""
+    """Peaks of a program's activations, and their timelines."""
 
     forward: Peak
     inference: Timeline
-    training: Peak | None = None  # of the forward and its gradients; None, as the step, outside of training
+    training: Peak | None = None  # of the forward and its gradients; None, like `step`, outside of training
     step: Timeline | None = None
-    # How many last entries of the step's timeline are still held after it: inputs, results, gradients of parameters.
+    # How many of the step's last entries are still held after it: inputs, results, gradients of parameters.
     lasting: int = 0
 
     @property
     def timeline(self) -> Timeline:
-        """What is held when, in a training analysis through the gradients."""
+        """The timeline; in a training analysis, that of forward and gradients."""
         return self.inference if self.step is None else self.step
 
 
 class ProgramTime(Record, frozen=True):
-    """How long a program takes on a device. None: a phase that is not run."""
+    """How long a program takes on a device. None: a phase that does not run."""
 
     device: str = ""
     rows: tuple[Row, ...] = ()  # those of the program, with the times of their calls
-    # Of an inference; in a step the CPU also records the calls for the backward, which `rows` and `step` hold.
+    # That of inference; in a step the CPU also records calls for the backward, which is part of `rows` and `step`.
     forward: PhaseTime | None = None
     backward: PhaseTime | None = None
     optimizer: PhaseTime | None = None
     step: PhaseTime | None = None
-    # By family of kernels, the error of the device's profile on measured kernels that were held out.
+    # By family of kernels, the error of the device's profile on held-out measurements.
     profile_errors: Mapping[str, float] = field(default_factory=dict)
-    # How many times as long as a fused kernel unfused attention takes, by the reason why no fused one runs.
+    # How many times longer than fused unfused attention takes, by the reason why no fused kernel runs.
     slowdowns: Mapping[str, float] = field(default_factory=dict)
-    network: str = ""  # how the devices of its collectives are joined, in words; "" where it has none
+    network: str = ""  # how the devices of its collectives are connected, in words; "" without collectives
 
 
 NO_TIME = ProgramTime()
 
 
 class CallByCall:
-    """Execution of a graph call by call: a tensor is freed after its last use. What a runtime of graphs does."""
+    """Execution of a graph call by call, as a graph runtime does it: a tensor is freed after its last use."""
 
     keeps_repeated = False  # whether a gradient that repeats one number is kept as that number
 
     def __init__(self, graph: PricedGraph, training: bool) -> None:
         self.calls: Sequence[PricedCall] = graph.calls  # those that run, in order
-        self.values, self.training = graph.values, training  # the gradients of the calls run too
+        self.values, self.training = graph.values, training  # training: whether the calls' gradients run too
         self.recomputed = graph.graph.recomputed  # by name of a call, the checkpoint that runs it again
 
     def owners(self) -> Mapping[str, str]:
         return owners(self.calls, self.values)
 
     def held_until(self, root: Mapping[str, str]) -> Mapping[str, int]:
-        """Owners of memory that is held past their last use, by the position of the last call that finds them held."""
+        """Owners of memory that is held past their last use, each with the place of the last call that holds it."""
         return {}
 
     def copied(self) -> Container[str]:
-        """Results of layout operators that are copies: all of their elements take memory, also those that repeat others."""
+        """Results of layout operators that are copies, whose broadcast elements take memory too."""
         return ()
 
     def forward_bytes(self, call: PricedCall, saved: Dim) -> Dim:
-        """Memory that a call needs beside its operands and results, and beside the bytes `saved` for its gradients."""
-        return 0 if saved != 0 else call.estimate.workspace  # what is saved was the workspace
+        """Bytes that a call needs beside its operands and results, and beside the bytes `saved` for its gradients."""
+        return 0 if saved != 0 else call.estimate.workspace  # what is saved is what the workspace held
 
     def made_first(self, call: PricedCall) -> tuple[Sequence[Dim], Sequence[Dim]]:
-        """What a call allocates before its results: of the bytes saved for its gradients, and of those it needs itself."""
+        """Sizes that a call allocates before its results: of what it saves for gradients, and of what it frees again."""
         return (), ()
 
     def backward_bytes(self, call: PricedCall) -> Dim:
-        """Memory that the gradients of a call need beside what they read and write."""
+        """Bytes that a call's gradients need beside what they read and write."""
         return 0 if call.gradient is None else call.gradient.estimate.workspace
 
     def gradient_buffers(
         self, call: PricedCall, is_repeated: bool
     ) -> tuple[Sequence[Dim], Sequence[Sequence[Dim]]]:
-        """The same in the order in which it is allocated: tensors before the gradients, then buffers kernel by kernel.
+        """The same, in allocation order: tensors before the gradients, then the buffers of each kernel.
 
-        Each kernel computes one gradient, the last one all that are left. is_repeated: whether the gradient of the call's
-        result repeats one number.
+        Each kernel computes one gradient; the last kernel computes all that are left. is_repeated: whether the gradient of
+        the call's result repeats one number.
         """
         return (), ((self.backward_bytes(call),),)
 
@@ -269,25 +269,25 @@ class CallByCall:
         return False
 
     def sums_afterwards(self, call: PricedCall) -> bool:
-        """Whether what the last gradient of a call needs is needed once those of its other operands are computed.
+        """Whether what a call's last gradient needs is only needed after those of the other operands are computed.
 
-        A checkpoint has then let go what it made again for them.
+        By then a checkpoint has freed what it recomputed for them.
         """
         return False
 
     def transposes_gradient(self, call: PricedCall) -> bool:
-        """Whether the gradient of a parameter that a call reads is a transposed view, to which nothing is added in place."""
+        """Whether a call's parameter gets its gradient as a transposed view, to which nothing is added in place."""
         return False
 
     def saved_bytes(self, call: PricedCall) -> Dim:
-        """Memory kept for the gradients of a call beside its operands and results."""
+        """Bytes that a call saves for its gradients beside its operands and results."""
         if call.gradient is None or call.gradient.beside_bytes == 0:
             return 0
         returned = total(self.values[name].nbytes for name in self.returned(call))  # type: ignore[union-attr]
         return call.gradient.beside_bytes - returned
 
     def returned(self, call: PricedCall) -> list[str]:
-        """Results that a call keeps for its gradients beside the first: masks, positions of maxima, statistics."""
+        """Results after the first that a call saves for its gradients: masks, positions of maxima, statistics."""
         if call.gradient is None:
             return []
         reads = [call.gradient.estimate.reads[place] for place in call.gradient.beside]

@@ -1,15 +1,15 @@
 """Operators between conversions from and to few bits, each priced as the one call that runtimes make of it.
 
 A file in QDQ form spells a convolution of integers as DequantizeLinear, Conv, Relu, QuantizeLinear. Fused, it reads and
-writes the quantized type, and nothing between is stored. Fused are
+writes the quantized type, and nothing in between is stored. The following are fused:
 
-* products of which all factors are dequantized: integers are multiplied, and results quantized where that follows;
-* products, and gathers, with dequantized weights alone: they read few bits and compute in floating point;
-* any other operator whose results are all quantized, and whose floating-point operands are dequantized, weights or numbers;
-* products of integers whose sums are scaled to floating point by calls of their own (MatMulInteger, Cast, Mul).
+* products whose factors are all dequantized: they multiply integers, and quantize their results if that follows;
+* products and gathers of which only the weights are dequantized: they read few bits and compute in floating point;
+* any other operator whose results are all quantized, and whose float operands are dequantized, weights or single numbers;
+* products of integers whose sums other calls scale to floating point (MatMulInteger, Cast, Mul).
 
 Elementwise calls between an operator and the conversion of its result are parts of it too. A layout of a dequantized value
-is one of the quantized value. A conversion that something else reads stays, and is priced by itself.
+becomes a layout of the quantized value. A conversion that something else reads stays, with a price of its own.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def fuse(
 ) -> int:
     """Fuses what runtimes fuse, in place; returns how many calls became parts of others.
 
-    Layouts of quantized values get their quantized types in `values`. stored: names of weights and constants. price_of:
-    prices a call at other types of its operands.
+    Layouts of quantized values get quantized types in `values`. stored: names of weights and constants. price_of: prices a
+    call at other operand types.
     """
     found = Islands(graph, calls, values, stored, price_of)
-    instead: dict[str, str] = {}  # by name of a value that is no longer stored, what is
+    instead: dict[str, str] = {}  # by value that is no longer stored, the value that is stored instead
     gone = {*found.folded, *(place for place, island in found.island_of.items() if place != island.place)}
     for place in filter(found.dequantizes, range(len(calls))):
         names = found.outputs(place)
@@ -54,7 +54,7 @@ def fuse(
             gone.add(place)
             instead.update((name, found.twins[name].name) for name in names)
     ends = {(island.place, *island.absorbed)[-1]: island for island in found.island_of.values()}
-    kept = []  # the calls that are left, each once its operands are made
+    kept = []  # the remaining calls, each after its operands are made
     for place, call in enumerate(calls):
         if place in ends:
             if ends[place].is_layout:
@@ -62,7 +62,7 @@ def fuse(
             instead.update((name, made[0]) for name, made in ends[place].results.items())
             kept.append(_fused(found, ends[place], rows))
         elif place not in gone and place not in found.island_of:
-            # One that reads sizes takes them from what is stored.
+            # A call that reads sizes takes them from the stored value.
             is_stored = instead.keys().isdisjoint(call.uses) or not call.node.operator.reads_sizes
             kept.append(call if is_stored else call.renamed(instead))
     for row in [calls[place].row for place in gone]:
@@ -72,7 +72,7 @@ def fuse(
 
 
 def _fused(found: Islands, island: Island, rows: list[Row]) -> PricedCall:
-    """An island as one call, and its row."""
+    """An island as one call; its row is changed in `rows`."""
     call, estimate = found.calls[island.place], island.estimate
     parts = [found.calls[place] for place in (*island.absorbed, *island.quantizers)]
     inside = {name for part in (call, *parts) for name in part.node.outputs}
@@ -97,7 +97,7 @@ def _fused(found: Islands, island: Island, rows: list[Row]) -> PricedCall:
 
 
 def say_unfused(program: PricedProgram, separate: PricedProgram) -> None:
-    """Keep a note of what the program costs where each call runs by itself. separate: the program priced so."""
+    """Note what the program costs if each call runs by itself. separate: the program priced in this way."""
     names, values = of_described(program.symbols, program.passed).names, program.values
 
     def told(quantity: Dim) -> str:
@@ -108,6 +108,6 @@ def say_unfused(program: PricedProgram, separate: PricedProgram) -> None:
     moved, peak = told(separate.main.cost.moved_bytes), told(memory_use(separate).forward.bytes)
     text = (
         f"{more - calls:,} calls that convert or scale quantized values, or lie between such calls, are parts of those that"
-        f" runtimes fuse them with; where each runs by itself, {moved} are read and written and the peak is {peak}"
+        f" runtimes fuse them with; if each runs by itself, {moved} are read and written and the peak is {peak}"
     )
     program.notes.say("GF126", "", text)

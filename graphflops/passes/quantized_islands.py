@@ -19,10 +19,10 @@ from graphflops.tensor import DTYPES, INT32, INT64, TensorType
 
 PriceOf = Callable[[Node, Mapping[str, Value], Graph], Priced]
 
-_HALF = 16  # bits of the narrowest floating-point type that layers compute in
-_WIDEST = 16  # bits of an integer that is a factor of products
+_HALF = 16  # bits of the narrowest float type that layers compute in
+_WIDEST = 16  # bits of the widest integer that is a factor of products
 _SUMS = (INT32, INT64)  # types in which products of integers are summed
-_TURNS = 8  # of looking for layouts of quantized values
+_TURNS = 8  # tries to find layouts of quantized values
 _UNFIT = ("control", "collective", "optimizer", "random", "creation", "size", "sequence")
 
 
@@ -31,35 +31,35 @@ class Twin(NamedTuple):
 
     name: str
     type: TensorType
-    by: PricedCall  # that dequantizes it
+    by: PricedCall  # the call that dequantizes it
     is_stored: bool  # whether it is a weight
-    scales: tuple[TensorType, ...]  # and zero points
+    scales: tuple[TensorType, ...]  # with zero points
     each: int  # work of converting one element to floating point
 
 
 class End(NamedTuple):
-    """What follows an operator: elementwise calls and layouts, then the calls that quantize its result, called `name`."""
+    """What follows an operator: elementwise calls and layouts, then the calls that quantize its result `name`."""
 
     name: str = ""
     absorbed: tuple[int, ...] = ()
     quantizers: tuple[int, ...] = ()
-    taken: tuple[str, ...] = ()  # quantized operands of these calls
+    taken: tuple[str, ...] = ()  # operands of the elementwise calls that are read in quantized form
 
 
 class Island(Record, frozen=True):
     """Calls that run as one, by their places."""
 
-    place: int  # of the call that gives its name
-    taken: frozenset[str]  # operands that are read in their quantized form
+    place: int  # of the call that names it
+    taken: frozenset[str]  # operands that are read in quantized form
     estimate: Estimate  # of the whole
-    absorbed: tuple[int, ...] = ()  # calls after it, as the quantizers
+    absorbed: tuple[int, ...] = ()  # calls after it; so are the quantizers
     quantizers: tuple[int, ...] = ()
-    results: Mapping[str, tuple[str, ...]] = {}  # by result of the first that is not stored: what is instead
-    is_layout: bool = False  # a lone call that lays out a quantized value in place of a dequantized one
+    results: Mapping[str, tuple[str, ...]] = {}  # by result that is not stored: what is stored
+    is_layout: bool = False  # one call that lays out the quantized value instead of the dequantized one
 
 
 class Islands:
-    """The islands of one graph, with who reads its values and which of these have a quantized form."""
+    """The islands of a graph, the readers of its values, and the quantized forms of values."""
 
     def __init__(
         self, graph: Graph, calls: Sequence[PricedCall], values: dict[str, Value],
@@ -68,15 +68,15 @@ class Islands:
         self.graph, self.calls, self.values, self.price_of = graph, calls, values, price_of
         self.returned = frozenset(graph.returned)
         self.stored = {*stored}  # names of weights and constants
-        self.readers: dict[str, list[int]] = {}  # by value, calls that read its contents, not only its size
+        self.readers: dict[str, list[int]] = {}  # by value, calls that read its contents, not only its sizes
         for place, call in enumerate(calls):
             if not call.node.operator.reads_sizes:
                 for name in dict.fromkeys(call.uses):
                     self.readers.setdefault(name, []).append(place)
             is_fixed = is_free(call.estimate) and not call.estimate.unknown
-            if is_fixed and self.stored.issuperset(call.uses):  # a constant, a part of a weight
+            if is_fixed and self.stored.issuperset(call.uses):  # a constant, or a part of a weight
                 self.stored.update(self.outputs(place))
-        # Calls that quantize weights for conversions back, which is done once, when the model is loaded.
+        # Calls that quantize weights which are then dequantized: this runs once, when the model is loaded.
         self.folded = set[int]()
         for place, call in enumerate(calls):
             results, is_of_stored = self.outputs(place), self.stored.issuperset(call.uses)
@@ -89,7 +89,7 @@ class Islands:
         self._find()
 
     def _find(self) -> None:
-        """Find the islands, and those layouts of quantized values that nothing else reads."""
+        """Find the islands, and the layouts of quantized values whose results nothing else reads."""
         barred: set[str] = set()
         for turn in range(_TURNS):
             self.twins.clear()
@@ -141,12 +141,12 @@ class Islands:
         return self.is_read_only_by(name, quantizes)
 
     def is_taken(self, name: str) -> bool:
-        """Whether all that read a dequantized value read its quantized form instead."""
+        """Whether all readers of a dequantized value read its quantized form instead."""
         islands = self.island_of
         return self.is_read_only_by(name, lambda place: place in islands and name in islands[place].taken)
 
     def dequantizes(self, place: int) -> bool:
-        """Whether a call converts from few bits to floating point, be it by a plain cast."""
+        """Whether a call converts from few bits to floating point, possibly by a plain cast."""
         call, results = self.calls[place], self.outputs(place)
         op = call.node.operator
         is_candidate = op.name == "dequantize" or (op.kind == "cast" and not op.mutates)
@@ -173,7 +173,7 @@ class Islands:
                         self.twins[name] = self.twins[x]._replace(name=name, type=value)
 
     def _laid_out(self, call: PricedCall, names: Sequence[str]) -> Estimate | None:
-        """A layout of a dequantized value as one of the quantized value, a cast of it as that value itself."""
+        """A layout of a dequantized value, as one of the quantized value; a cast of it is that value itself."""
         twin, op = self.twins[call.uses[0]], call.node.operator
         if not names or not all(map(self.is_float, names)):
             return None
@@ -182,7 +182,7 @@ class Islands:
         return self._at_twins(call, call.uses[:1]) if _lays_out(call) and not op.mutates else None
 
     def _at_twins(self, call: PricedCall, taken: Collection[str]) -> Estimate | None:
-        """A call at the quantized types of some operands; None where its rule does not take these."""
+        """A call at the quantized types of some operands; None if its rule does not accept them."""
         types: dict[str, Value] = {name: self.twins[name].type for name in taken}
         priced = self.price_of(call.node, ChainMap(types, self.values), self.graph)
         return None if priced.state == "unknown" or priced.placeholders else priced.estimate
@@ -192,7 +192,7 @@ class Islands:
         is_unfit = op.kind in _UNFIT or place in self.folded or self.dequantizes(place)
         if is_unfit or estimate.unknown or estimate.regions:
             return None
-        if op.mutates:  # fused where what it writes in place was dequantized for it alone
+        if op.mutates:  # fused only if its operand was dequantized for it alone
             twin = self.twins.get(name := call.uses[0] if call.uses else "")
             is_alone = self.readers.get(name) == [place] and name not in self.returned
             if twin is None or name not in twin.by.node.outputs or not is_alone:
@@ -215,11 +215,11 @@ class Islands:
         return self._between(place, call, taken) if all(map(self._is_known, floats)) else None
 
     def _is_known(self, name: str) -> bool:
-        """Whether a value has a quantized form, is a weight, or one number."""
+        """Whether a value has a quantized form, is a weight, or is one number."""
         return name in self.twins or name in self.stored or self.type_of(name).numel == 1
 
     def _requantized(self, place: int, call: PricedCall) -> Island:
-        """A quantized value that is quantized again: the same value where the scales are equal."""
+        """A quantized value that is quantized again; it is the same value if scales and zero points are equal."""
         again, (out,) = self.twins[call.uses[0]], call.estimate.out
         whole = free(out)
         if _parameters(call) != _parameters(again.by):
@@ -231,7 +231,7 @@ class Islands:
     def _integer_product(
         self, place: int, call: PricedCall, taken: Sequence[str], factors: Sequence[Twin]
     ) -> Island | None:
-        """Integers are multiplied; zero points are taken off the factors, results are quantized or scaled."""
+        """A product of integers: zero points are subtracted from the factors, results are quantized or scaled."""
         estimate, end = self._at_twins(call, taken), self._end_of_product(place)
         if estimate is None:
             return None
@@ -239,14 +239,14 @@ class Islands:
         work = total(twin.type.numel for twin in zeroed) + self._dequantizing(end.taken)
         if not end.quantizers:
             work = work + TO_FLOAT * self.elements(place)
-        # The type of products of integers, signed or not, is the signed one of the most bits.
+        # Integers, signed or not, are multiplied in the signed type of the most bits.
         dtypes = [twin.type.dtype for twin in factors]
         floats = [dtype for dtype in dtypes if dtype.is_floating]
         dtype = floats[0] if floats else DTYPES[f"int{max(dtype.bits for dtype in dtypes)}"]
         return self._whole(place, taken, end, replace(estimate, matrix_dtype=dtype), work)
 
     def _of_weights(self, place: int, call: PricedCall, taken: Sequence[str]) -> Island | None:
-        """Quantized weights in arithmetic of floating point: each that is read is converted, and none stored."""
+        """Float arithmetic with quantized weights: each weight is converted when it is read, and none is stored."""
         taken = [name for name in taken if self.twins[name].is_stored]
         estimate = self._at_twins(call, taken) if taken else None
         if estimate is None:
@@ -263,7 +263,7 @@ class Islands:
         return self._whole(place, taken, end, estimate, work + self._dequantizing(end.taken))
 
     def _between(self, place: int, call: PricedCall, taken: Sequence[str]) -> Island | None:
-        """Another operator, where all of its results in floating point are quantized."""
+        """Any other operator if all its float results are quantized."""
         made = self.floats(self.outputs(place))
         if len(made) == 1:
             end = self._end(made[0])
@@ -281,7 +281,7 @@ class Islands:
         return self._whole(place, taken, end, estimate, None if is_moved else work)
 
     def _scaled_sums(self, place: int, call: PricedCall) -> Island | None:
-        """A product of integers whose sums are converted to floating point and scaled by further calls."""
+        """A product of integers whose sums other calls convert to floating point and scale."""
         (name, *others) = self.outputs(place) or [""]
         value = self.values.get(name)
         if others or not isinstance(value, TensorType) or value.dtype not in _SUMS:
@@ -290,7 +290,7 @@ class Islands:
         return self._whole(place, (), end, call.estimate, 0) if self.is_float(end.name) else None
 
     def _followed(self, name: str, is_part: Callable[[int, str], bool]) -> tuple[str, tuple[int, ...]]:
-        """The calls after a value that read one another's only result, which nothing else reads, and what they end in."""
+        """The chain of calls after a value, each the only reader of the one before, and the value that the chain ends in."""
         parts: list[int] = []
         while len(readers := self.readers.get(name, [])) == 1 and name not in self.returned:
             results = self.outputs(readers[0])
@@ -301,7 +301,7 @@ class Islands:
         return name, tuple(parts)
 
     def _scaling(self, name: str) -> End:
-        """The calls after a product that convert and scale its results, each with one number or one for a channel."""
+        """The calls after a product that convert and scale its results, each by one number or one number per channel."""
 
         def is_scale(name: str) -> bool:
             value = self.values.get(name)
@@ -315,12 +315,12 @@ class Islands:
         return End(*self._followed(name, is_part))
 
     def _end_of_product(self, place: int) -> End:
-        """The same of a product, which may add any value to its result, and whose result may stay float."""
+        """The end of a product, which may add any value to its result, and whose result may stay float."""
         results = self.outputs(place)
         return (self._end(results[0], is_product=True) if len(results) == 1 else None) or End()
 
     def _end(self, name: str, *, is_product: bool = False) -> End | None:
-        """What follows an operator up to the conversions of its result; None where that stays floating point."""
+        """What follows an operator up to the conversions of its result; None if the result stays float."""
         beside: list[str] = []
 
         def is_part(place: int, name: str) -> bool:
@@ -343,11 +343,11 @@ class Islands:
     def _whole(
         self, place: int, taken: Sequence[str], end: End, estimate: Estimate, work: Dim | None
     ) -> Island:
-        """The island with what it absorbs. work: of converting operands; None where conversions change no number."""
+        """An island with what it absorbs. work: of converting operands; None if conversions change no number."""
         taken, node = [*taken, *end.taken], self.calls[place].node
         absorbed = [self.calls[other] for other in end.absorbed]
         parts = [call.estimate for call in absorbed]
-        # What absorbed calls read beside the result of the operator.
+        # What absorbed calls read beside the operator's result.
         inside = {name for part in (place, *end.absorbed) for name in self.outputs(part)}
         used = [name for call in absorbed if not is_free(call.estimate) for name in call.uses]
         beside = [name for name in used if name not in inside]
@@ -355,7 +355,7 @@ class Islands:
         reads: list[TensorType | Dim] = [value for value in values if isinstance(value, TensorType)]
         if work is not None:
             share = self.elements(place) if node.operator.kind == "gather" else None
-            # of a table, scales of the elements that are gathered
+            # A gather reads only the scales of the gathered elements.
             for twin in map(self.twins.__getitem__, taken):
                 numel = twin.type.numel
                 for x in twin.scales:
@@ -363,7 +363,7 @@ class Islands:
             for quantizer in map(self.calls.__getitem__, end.quantizers):
                 parts.append(quantizer.estimate)
                 reads += self.scales(quantizer)
-        # By result that is not stored: what is stored in its place.
+        # By result that is not stored, what is stored instead.
         results, made = {}, self.outputs(place)
         for name in self.floats(made) or made:
             final = end.name if end.absorbed else name
@@ -385,11 +385,11 @@ def _parameters(conversion: PricedCall) -> tuple[object, ...]:
 
 
 def _is_narrow(twin: Twin) -> bool:
-    """Whether products take factors of the type as they are."""
+    """Whether products take factors of this type without conversion."""
     return twin.type.dtype.bits <= _WIDEST and twin.type.dtype.kind in ("int", "uint", "float")
 
 
 def _lays_out(call: PricedCall) -> bool:
-    """Whether a call changes no number: a view, a copy, a dropout that does nothing."""
+    """Whether a call changes no number: a view, a copy, a dropout in evaluation."""
     is_layout = call.node.operator.kind in ("view", "identity") or is_free(call.estimate)
     return is_layout and not call.estimate.unknown

@@ -1,6 +1,6 @@
-"""Fixes the type of every result: compares the derived type with the recorded one and says where they disagree.
+"""Fixes the type of every result: compares the derived type with the recorded one, and reports disagreement.
 
-Where neither a rule nor the file records a type, `FallbackTypes` takes what the format infers or the file declares.
+If neither a rule nor the file gives a type, `FallbackTypes` takes what the format infers or the file declares.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _EXPORT_DYNAMIC = "a size is fixed in the program: export it with dynamic shapes
 
 
 class Reconciler:
-    """What is known of the types of one program and of the graphs nested in it."""
+    """What is known of the types of one program and of its nested graphs."""
 
     def __init__(self, graph: Graph, binding: Binding, names: Names, notes: Notes, resolve: Resolve) -> None:
         self.program, self.binding, self.names, self.notes = graph, binding, names, notes
-        self.resolve = resolve  # gives an argument as its rule sees it
-        # Whether derived types count: the file records none that can be relied on.
+        self.resolve = resolve  # turns an argument into what its rule sees
+        # Whether derived types win, because the file records none that are reliable.
         self.derives = graph.declared is not None
         self.contents: dict[Graph, set[str]] = {}  # by graph, the values whose contents are known
-        # Symbols of the file for sizes that depended on data during the export.
+        # Symbols of the file for sizes that were data-dependent during the export.
         self.unbacked = {
             name
             for name, entry in graph.symbols.items()
@@ -54,8 +54,8 @@ class Reconciler:
         }
         self.claims = Claims(graph, binding)
         self.fallback = FallbackTypes(graph) if self.derives else None
-        self.named: dict[Expr, Dim] = {}  # sizes that have grown too large to compute with, and their names
-        # Pairs of sizes that some operator requires to be equal, and whether one that is sure to run does.
+        self.named: dict[Expr, Dim] = {}  # by size that is too large to compute with, its name
+        # Pairs of sizes that an operator requires to be equal, each with whether one that surely runs does.
         self.equalities: dict[Meeting, bool] = {}
 
     def begin(self, graph: Graph, values: Mapping[str, Value]) -> None:
@@ -63,7 +63,7 @@ class Reconciler:
         self.contents[graph] = {name for name, contents in known if contents is not None}
 
     def numbered(self, node: Node, priced: Priced, values: Mapping[str, Value], graph: Graph) -> Priced:
-        """Name each size that depends on data: as the file does where it records one, else by the next number."""
+        """Name each data-dependent size: as the file does if it records one, or else by the next number."""
         names: dict[str, Dim] = {}
         for name, derived in zip(node.outputs, priced.estimate.out, strict=False):
             recorded = self.binding.value(graph, name) if name is not None else None
@@ -74,7 +74,7 @@ class Reconciler:
                 if not told or placeholders_in((known,)):
                     continue
                 names[told[0]] = known
-                is_of_data = node.operator.kind != "normalisation"  # devices keep statistics or not
+                is_of_data = node.operator.kind != "normalisation"  # whose statistics depend on the device
                 problem = self.claims.problem(node, graph, name, axis, known) if is_of_data and name else ""
                 if problem and name in graph.used and not self.derives:
                     self.say("GF127", node, problem)
@@ -89,9 +89,9 @@ class Reconciler:
     def _declared(
         self, node: Node, name: str, priced: Priced, derived: Value, values: Mapping[str, Value], graph: Graph
     ) -> Value:
-        """The declared type of a result whose sizes integers decide that are not read; None for others.
+        """The declared type of a result whose sizes come from integers that are not read; None for other results.
 
-        Such integers are stored in another file, or may be replaced by the caller. A view has the elements of its operand.
+        Such integers are in another file, or the caller may replace them. A view has as many elements as its operand.
         """
         declared, fallback = (graph.declared or {}).get(name), self.fallback
         if not fallback or not isinstance(declared, TensorType) or not isinstance(derived, TensorType):
@@ -108,7 +108,7 @@ class Reconciler:
         return declared
 
     def _alone(self, node: Node, name: str) -> None:
-        """Say that the type of a result of a known call is what the file declares, and nothing else."""
+        """Report that a result's type is only what the file declares, although the call is known."""
         text = f"the sizes of {shown(name)} are what the file declares: nothing that is read confirms them"
         self.say("GF131", node, text)
 
@@ -118,7 +118,7 @@ class Reconciler:
     def reconcile(
         self, node: Node, priced: Priced, values: dict[str, Value], graph: Graph, autocast: bool
     ) -> None:
-        """Fix the type of each result: the recorded one wins unless sizes were given anew; say where they disagree."""
+        """Fix the type of each result: the recorded one, unless the user gave new sizes; report disagreement."""
         if problem := priced.estimate.unknown:
             if self.binding.moved and priced.code in ("GF104", "GF118"):
                 raise ModelError(f"{place_of(node)}: {problem}; {_EXPORT_DYNAMIC}")
@@ -136,7 +136,7 @@ class Reconciler:
                 if not is_one and None not in sizes and sizes[0] != sizes[1]:
                     text = f"requires {a} = {b}, which are {sizes[0]} and {sizes[1]} in the file"
                     self.say("GF102", node, text)
-            # From here on, a size that depends on data is what an asserted sum leaves for it: `u2 = s0 - u0 - u1`.
+            # A data-dependent size becomes what an asserted sum leaves for it: `u2 = s0 - u0 - u1`.
             is_asserted = node.operator.name == "check" and graph is self.program
             for difference in (a - b for a, b, _ in priced.met if is_asserted):
                 names = difference.symbols & self.unbacked if isinstance(difference, Expr) else ()
@@ -182,14 +182,14 @@ class Reconciler:
                 is_fixed = node.operator.kind not in _KEPT_BY_DEVICE
                 is_compared = is_known and (is_fixed or name in graph.used or is_held)
                 chosen = autocast
-                if index and node.operator.kind == "normalisation":  # of 16 bits, in float32 on a GPU
+                if index and node.operator.kind == "normalisation":  # 16-bit norms: float32 on a GPU
                     dtypes = getattr(ours, "dtype", None), getattr(recorded, "dtype", None)
                     chosen |= dtypes[0] in (FLOAT16, BFLOAT16) and dtypes[1] is FLOAT32
                 value = self._agreed(node, ours, recorded, chosen, is_compared)
             values[name] = value
             if getattr(value, "value", None) is not None:
                 contents.add(name)
-        if contents and _writes(node):  # which values share the memory that is written is not tracked
+        if contents and _writes(node):  # which values share the written memory is not tracked
             known = ((name, values[name]) for name in contents)
             values.update((name, replace(x, value=None)) for name, x in known if isinstance(x, TensorType))
             contents.clear()
@@ -197,7 +197,7 @@ class Reconciler:
     def _take_derived(
         self, node: Node, priced: Priced, values: dict[str, Value], graph: Graph, fallback: FallbackTypes
     ) -> None:
-        """Fix the type of each result of a file that records none: the derived one, else the best known."""
+        """Fix the type of each result of a file without recorded types: the derived one, or else the best known."""
         derived = priced.estimate.out
         if priced.state != "unknown" and any(name is not None for name in node.outputs[len(derived) :]):
             self.say("GF105", node, f"rule gives {len(derived)} results, the file names {len(node.outputs)}")
@@ -208,7 +208,7 @@ class Reconciler:
             value = derived[place] if place < len(derived) else None
             if value is not None and not isinstance(value, UnknownType):
                 fallback.compare(name, value, graph)
-                if priced.outgrown:  # sizes that have grown too large to compute with get names
+                if priced.outgrown:  # sizes that are too large to compute with get names
                     for size in outgrown(value):
                         if size not in self.named:
                             self.named[size] = self.names.fresh("size")
@@ -228,7 +228,7 @@ class Reconciler:
         """Bind an unbacked symbol of the file (`u0`) to the size derived for it; True if there was one."""
         if isinstance(ours, TensorType) and isinstance(recorded, TensorType):
             told = map(self._learns, ours.shape, recorded.shape) if ours.rank == recorded.rank else ()
-            return sum(told) > 0  # every axis is looked at
+            return sum(told) > 0  # no axis is skipped
         if not isinstance(recorded, Expr) or not isinstance(ours, (int, Expr)) or isinstance(ours, bool):
             return False
         name = str(recorded)
@@ -247,14 +247,14 @@ class Reconciler:
     def _agreed(self, node: Node, ours: Value, recorded: Value, chosen: bool, used: bool) -> Value:
         """Chooses one of two different types and adds a diagnostic.
 
-        There is no diagnostic for an element type that is `chosen`, by autocasting or by a device (norms of 16 bits keep
-        statistics in float32 on a GPU), nor where `used` is False: results without users of operators for which kernels of
-        different devices keep different statistics and workspaces.
+        There is no diagnostic for an element type that is `chosen` by autocasting or by a device (16-bit norms keep float32
+        statistics on a GPU). There is none if `used` is False: unused results of operators whose kernels keep different
+        statistics and workspaces on different devices.
         """
         if self.binding.moved:
             return recorded if ours is None else ours
         if isinstance(recorded, float) and self.binding.given:
-            # A float of sizes is recorded at the export's example, which open sizes keep.
+            # A float that sizes determine is recorded at the export's example, and stays when sizes are given.
             return ours if isinstance(ours, (int, float)) else recorded
         is_packed = ours is None and isinstance(recorded, TensorType) and not node.operator.is_python
         differs = used and not is_packed and self.claims.contradict(ours, recorded)
@@ -274,20 +274,20 @@ class Reconciler:
         return replace(ours, shape=recorded.shape, dtype=recorded.dtype)
 
     def say(self, code: str, node: Node, message: str) -> None:
-        """Keep a diagnostic: one per operator, or one for all, of the kinds that would repeat at every call."""
+        """Keep a diagnostic: one per operator, or one for all calls, for kinds that would repeat at every call."""
         where = node.op if code == "GF101" else "" if message == RANKLESS else node.name
         self.notes.say(code, node.name, message, message if code == "GF117" else where)
 
 
 def _writes(node: Node) -> bool:
-    """Whether a call, or one of a graph nested in it, changes a tensor; one that is detached keeps its contents."""
+    """Whether a call, or one in a graph nested in it, changes a tensor. Detaching keeps contents."""
     if node.operator.writes_operands:
         return node.operator.kind != "identity"
     return any(_writes(inner) for graph in nested_graphs(node) for inner in graph.nodes)
 
 
 def _is_smaller(recorded: Value, ours: Value) -> bool:
-    """Whether a file says less of a tensor than is derived: the memory of a recorded step follows the file."""
+    """Whether a file records fewer elements or bits than derived; a recorded step's memory follows the file."""
     if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
         return False
     pairs = (recorded.numel, ours.numel), (recorded.dtype.bits, getattr(ours.dtype, "bits", 0))
@@ -295,6 +295,6 @@ def _is_smaller(recorded: Value, ours: Value) -> bool:
 
 
 def place_of(node: Node) -> str:
-    """A call in words: its name, its line of code where that is known, its operator."""
+    """A call in words: its name, its line of code if known, its operator."""
     source = f" ({shown(node.source)})" if node.source else ""
     return f"{shown(node.name)}{source}, {shown(node.op)}"

@@ -1,6 +1,6 @@
-"""Puts a report together, once, from what the other passes found.
+"""Builds the report, once, from what the other passes found.
 
-Of a recorded step its memory, as the recording has it call by call, and what it sends along each axis of its mesh.
+For a recorded step it also has the memory of each call, and what the step sends along each axis of its mesh.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from graphflops.report.timeline import CallTime
 
 
 def step_memory(program: PricedProgram, step: Step, buffers: Sequence[Dim] = ()) -> MemoryUse:
-    """The peak of a step beside what is there throughout, and what is held when; one moment a call.
+    """The peak of a step beside what lasts throughout, and its timeline with one moment per call.
 
-    buffers: bytes that the kernels of each call need on a device beside its operands and results, which no call shows.
+    buffers: bytes that each call's kernels need on a device beside operands and results, which the recording lacks.
     """
     rows = tuple([call.row for call in program.main.calls])
     storages = sorted([memory for memory in step.storages if memory.bytes], key=lambda memory: memory.last)
@@ -62,9 +62,9 @@ def step_memory(program: PricedProgram, step: Step, buffers: Sequence[Dim] = ())
 
 
 def exchanges(program: PricedProgram, step: Step, rows: Sequence[Row]) -> tuple[Exchange, ...]:
-    """What a step sends, by axis, operator, module and phase, in the order in which they are first called.
+    """What a step sends, by axis, operator, module and phase, in the order of first calls.
 
-    rows: of the calls, with their times where a device is named.
+    rows: of the calls, with their times if a device is named.
     """
     groups = {} if step.mesh is None else step.mesh.groups
     found: dict[tuple[str, str, str, Phase], list[tuple[Dim, CallTime | None]]] = {}
@@ -89,7 +89,7 @@ def report(
     kernels_of: str = "",
     time: ProgramTime = NO_TIME,
 ) -> Report:
-    """The report of a program, in a training analysis with its gradients and one optimizer step: built here alone."""
+    """The report of a program; in a training analysis with its gradients and one optimizer step. Only this builds one."""
     graph, main, peak, rows = program.graph, program.main, memory.training, time.rows or program.main.rows
     step, recorded = program.training, graph.step
     return Report(
@@ -124,7 +124,7 @@ def report(
 
 
 def _weights(program: PricedProgram) -> dict[str, Any]:
-    """The parameters: how many, and how many bytes; how many by module, how many bytes by element type."""
+    """The parameters: their number and bytes, their number by module, and their bytes by element type."""
     modules: Counter[str] = Counter()
     dtypes: Counter[str] = Counter()
     for target, value in program.typed_inputs("parameter"):
@@ -135,7 +135,7 @@ def _weights(program: PricedProgram) -> dict[str, Any]:
 
 
 def _diagnostics(program: PricedProgram) -> tuple[Diagnostic, ...]:
-    """What the reader and the passes say; also that no call of a training step has a backward."""
+    """Diagnostics of the reader and the passes, and one if a training step has no backward."""
     if program.training and all(row.backward is None for row in program.main.rows):
         text = "no result of the program depends on a trained parameter: a training step has no backward"
         program.notes.say("GF109", "", text)
@@ -154,5 +154,5 @@ def _coverage(rows: Sequence[Row]) -> Coverage:
 
 
 def _number(dim: Dim) -> int:
-    """Sizes of parameters are numbers in every exported program; one that is not counts at its lower bound."""
+    """A size of parameters, which is a number in every exported program; a symbolic size counts at its lower bound."""
     return dim if isinstance(dim, int) else (dim.bounds()[0] or 0)

@@ -1,4 +1,4 @@
-"""The sizes of a program by name: the user's names for them, their least values; none may be negative."""
+"""The sizes of a program by name: the user's names for them, and their least values; no size may be negative."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from graphflops.report import Named, Row, SymbolInfo, known_values, without_assu
 from graphflops.report.size_names import called, in_prose
 from graphflops.tensor import TensorType
 
-_MOST_CONDITIONS = 500  # the others are left out, as those of a file: they only refuse
-_TRIED = 512  # sizes beyond an assumed one
+_MOST_CONDITIONS = 500  # more are omitted, as they only serve to refuse sizes
+_TRIED = 512  # sizes tried beyond an assumed one
 
 
 def labels_of(graph: Graph, names: Mapping[str, str]) -> dict[str, str]:
-    """The label of each named size, by its symbol and each axis of that size, or by the axis where it is computed from one.
+    """The label of each named size: by symbol and by each axis of that size, or by the axis if it is an expression.
 
-    names: the symbol or input axis by label. An axis of a fixed size has nothing to name. Raises ModelError for an axis that
-    the program lacks, for one that is an expression of several sizes, and for a label that another size has.
+    names: by label, the symbol or input axis. An axis of fixed size has nothing to name. Raises ModelError for an axis that
+    the program lacks, for an expression of several sizes, and for a label that another size has.
     """
     labels: dict[str, str] = {}
     sizes = open_sizes(graph)
@@ -53,7 +53,7 @@ def labels_of(graph: Graph, names: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_sizes(program: PricedProgram, labels: Mapping[str, str]) -> PricedProgram:
-    """The program with its sizes by name, their lower bounds and labels. Raises ModelError where a size is negative."""
+    """The program with its sizes by name, with lower bounds and labels. Raises ModelError if a size is negative."""
     main = program.main
     entries = [
         (entry.name, program.operands[entry.name]) for entry in program.graph.inputs if entry.role == "user"
@@ -89,14 +89,14 @@ def with_sizes(program: PricedProgram, labels: Mapping[str, str]) -> PricedProgr
 
 
 def _conditions(met: Mapping[Meeting, bool], symbols: Mapping[str, SymbolInfo]) -> dict[str, Expr]:
-    """What operators require of the sizes of inputs and nothing proves, worth 0 or 1, by its text."""
+    """What operators require of input sizes without proof: by text, an expression that is 0 or 1."""
     sizes = {name for name, info in symbols.items() if info.where}
     found: dict[str, Expr] = {}
     for a, b, is_broadcast in [pair for pair, is_sure in met.items() if is_sure]:
         with suppress(DimError):  # a condition that grows too large
             holds, text = compare("==", a, b), f"{a} == {b}"
             if is_broadcast:
-                other = b if broadcast((a,), (b,)) == (a,) else a  # the result has the size of the one
+                other = b if broadcast((a,), (b,)) == (a,) else a  # the one that is broadcast to the result
                 holds, text = dim_max(holds, compare("==", other, 1)), f"{text}, or {other} == 1"
             if isinstance(holds, Expr) and holds.symbols <= sizes and len(found) < _MOST_CONDITIONS:
                 found[text] = holds
@@ -106,7 +106,7 @@ def _conditions(met: Mapping[Meeting, bool], symbols: Mapping[str, SymbolInfo]) 
 def _at_which_hold(
     conditions: Mapping[str, Expr], symbols: Mapping[str, SymbolInfo]
 ) -> Mapping[str, SymbolInfo]:
-    """The symbols, assumed ones at a size near theirs that the operators take; open where there is none."""
+    """The symbols, where assumed ones have a nearby size that satisfies the operators, or none if there is no such size."""
     found, known = dict(symbols), known_values(symbols)
     for condition in conditions.values():
         assumed = [name for name in sorted(condition.symbols) if found[name].given_by == "assumption"]
@@ -123,7 +123,7 @@ def _at_which_hold(
 def _first_taken(
     name: str, info: SymbolInfo, conditions: Iterable[Expr], known: Mapping[str, int]
 ) -> int | None:
-    """The first value of a symbol from its own on, else below, at which no condition is broken; None where none is near."""
+    """The first value of a symbol, upwards from its own, then downwards, that breaks no condition; None if none is near."""
     own = [condition for condition in conditions if name in condition.symbols]
     first, least = info.value or 1, max(info.minimum or 1, 1)
     last = first + _TRIED if info.maximum is None else min(first + _TRIED, info.maximum)
@@ -142,7 +142,7 @@ def _labelled(symbols: Mapping[str, SymbolInfo], labels: Mapping[str, str]) -> M
 
 
 def without_impossible(symbols: Mapping[str, SymbolInfo], values: Sequence[Named]) -> dict[str, SymbolInfo]:
-    """The symbols, without the assumed values at which a size of a tensor would be negative: these sizes stay open."""
+    """The symbols without assumed values at which a tensor's size would be negative; those sizes stay open."""
     kept, known = dict(symbols), known_values(symbols)
     for _, size in _open(values):
         if isinstance(size, Expr) and (evaluate(size, known) or 0) < 0:
@@ -161,7 +161,7 @@ def refuse_impossible(
     rows: Sequence[Row],
     values: Mapping[str, int] | None = None,
 ) -> None:
-    """Raise ModelError where a size or a cost is negative. values: of the symbols; by default their own."""
+    """Raise ModelError if a size or cost is negative. values: of the symbols; by default their own."""
     at = known_values(symbols) if values is None else values
     for name, size in _open([*inputs, *(output for row in rows for output in row.outputs)]):
         value = evaluate(size, at)
@@ -175,7 +175,7 @@ def refuse_impossible(
         raise ModelError(f"{where}a size of {shown(name)} would be {formula}{value}: give larger sizes")
     for row in {id(row.cost): row for row in rows}.values():
         is_window = bool(row.outputs) and operator(row.op).kind in ("convolution", "pooling")
-        places = row.outputs[0].type.shape[2:] if is_window else ()  # of the window along each axis
+        places = row.outputs[0].type.shape[2:] if is_window else ()  # positions of the window along each axis
         if any(isinstance(size, Expr) and evaluate(size, at) == 0 for size in places):
             raise ModelError(f"{shown(row.node)} has a window larger than its input: give larger sizes")
         for quantity in QUANTITIES:
@@ -188,7 +188,7 @@ def refuse_impossible(
 
 
 def _open(named: Iterable[Named]) -> Iterator[tuple[str, Dim]]:
-    """Each size of a tensor that is not provably positive or zero, once, with the tensor's name."""
+    """Each size of a tensor that may be negative, once, with the tensor's name."""
     seen: set[Dim] = set()
     for tensor in named:
         for size in tensor.type.shape:
@@ -199,6 +199,6 @@ def _open(named: Iterable[Named]) -> Iterator[tuple[str, Dim]]:
 
 
 def _least(size: Expr, name: str, first: int) -> int | None:
-    """The least value from `first` on at which a growing size is not negative; None where that is `first`, or not known."""
+    """The least value, from `first` on, at which a growing size is not negative; None if it is `first` or unknown."""
     least = first_from(first, LARGEST_SIZE, lambda value: (evaluate(size, {name: value}) or 0) >= 0)
     return least if first < least < LARGEST_SIZE else None

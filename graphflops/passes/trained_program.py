@@ -1,10 +1,9 @@
 """The program that a training step runs: with adapters, at its precision, with its loss.
 
-Each is a change of the graph, so that costs and memory follow from the calls as they do for any program. At another
-precision its parameters are converted, its products in a lower one as torch.autocast runs them: the element types of all
-values follow from the rules of their operators. Where a program names the type that its parameters have, it means theirs,
-whatever that is (`x.to(weight.dtype)`), unless the line of code says float32. Conversions of operands become calls of their
-own.
+Each is a change of the graph, so that costs and memory follow from the calls as for any program. At another precision,
+parameters are converted, or products run in a lower precision as under torch.autocast; the element types of all values
+follow from the operators' rules. Where a program names the type of its parameters, it is assumed to mean whatever type they
+have (`x.to(weight.dtype)`), unless the line of code says float32. Conversions of operands become calls of their own.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from graphflops.training import Precision, Training, matched, some
 
 _SCALE = 2.0
 _LORA = (".lora_A.weight", ".lora_B.weight")
-_LABELS = "labels"  # what the loss compares the first result with
+_LABELS = "labels"  # the input that the loss compares the first result with
 
 
 def trained_program(graph: Graph, training: Training) -> Graph:
-    """The program as it is trained; ModelError where an option names nothing in it, or does not go with it."""
+    """The program as it is trained; ModelError if an option names nothing in it, or does not fit it."""
     options = {
         "--lora": training.lora_rank > 0,
         "--precision": training.precision is not None,
@@ -54,10 +53,10 @@ def trained_program(graph: Graph, training: Training) -> Graph:
 
 
 def with_returned(graph: Graph) -> Graph:
-    """The graph in which operands that a nested graph without gradients returns are read as themselves, and have a gradient.
+    """The graph in which an operand that a nested no-grad graph returns is read as itself, and so has a gradient.
 
-    Under `torch.no_grad`, `x.to(dtype)` of an `x` of that type is `x`, as are `x.mul_(2)` and a dropout that is off.
-    What else is computed there has no gradient.
+    Under `torch.no_grad`, `x.to(dtype)` of an `x` of that type is `x`, and so are `x.mul_(2)` and dropout in evaluation.
+    Anything else that is computed there has no gradient.
     """
     nodes, instead = list[Node](), dict[str, str]()
     for node in graph.nodes:
@@ -96,7 +95,7 @@ def _returned(call: Node, region: Graph) -> dict[str, str]:
 
 
 def _with_gradients(graph: Graph, training: Training) -> Graph:
-    """The graph whose inputs want a gradient where the step computes one."""
+    """The graph whose inputs want a gradient if the step computes one."""
     users = {entry.name: graph.types.get(entry.name) for entry in graph.inputs if entry.role == "user"}
     for name in training.grad_inputs:
         value = users.get(name)
@@ -128,9 +127,9 @@ def _with_gradients(graph: Graph, training: Training) -> Graph:
 
 
 def chosen(option: str, patterns: Sequence[str], paths: Sequence[str], nothing: str) -> set[str]:
-    """The paths that a pattern matches, and those below a module that one matches; ModelError for one without a match.
+    """The paths that a pattern matches, with those inside a matching module; ModelError for a pattern without a match.
 
-    nothing: what the model has where there are no paths.
+    nothing: what the error says that the model has if there are no paths.
     """
     around = {path: modules_around(path) for path in paths}
     candidates = {*paths, *(module for modules in around.values() for module in modules)}
@@ -181,7 +180,7 @@ def with_adapters(graph: Graph, rank: int, modules: Sequence[str]) -> Graph:
 
 
 def _weight(node: Node, types: Mapping[str, Any]) -> str:
-    """The name of the weight of a linear layer with one result; "" for another call, and for what no layer records."""
+    """The weight of a linear layer with one result; "" for other calls, and for weights without a recorded type."""
     given = node.arguments() if node.operator.name == "linear" else {}
     weight, matrix = given.get("weight"), tensor_type(given.get("weight"), types)
     is_typed = matrix is not None and matrix.rank == 2 and len(node.outputs) == 1 and node.outputs[0] in types
@@ -192,9 +191,9 @@ def _weight(node: Node, types: Mapping[str, Any]) -> str:
 
 
 def with_cross_entropy(graph: Graph) -> Graph:
-    """The graph that ends in the cross-entropy of its first result, in float32, as language models compute it.
+    """The graph with a cross-entropy of its first result in float32 at the end, as language models compute it.
 
-    Classes are the last axis; of images (batch, classes, height, width, ...) the second one.
+    Classes are on the last axis; for images (batch, classes, height, width, ...) on the second.
     """
     typed = ((name, tensor_type(name, graph.types)) for name in graph.seeds)
     found = [(name, x) for name, x in typed if x is not None and x.dtype.kind == "float" and x.rank > 1]
@@ -220,7 +219,7 @@ def with_cross_entropy(graph: Graph) -> Graph:
 
 
 _FLOATING = (FLOAT16, BFLOAT16, FLOAT32, FLOAT64)
-# Of parameters, and of products where autocast runs them in another one.
+# Element types of parameters, and of products if autocast runs them in another type.
 _PRECISIONS: Mapping[Precision, tuple[DType, DType | None]] = {
     "fp32": (FLOAT32, None),
     "bf16": (BFLOAT16, None),
@@ -237,13 +236,13 @@ def at_precision(graph: Graph, precision: Precision, leaves: Iterable[str]) -> G
     for entry, value in given.items():
         if entry.role == "parameter" and isinstance(value, TensorType) and value.dtype in _FLOATING:
             elements[value.dtype] += value.numel if isinstance(value.numel, int) else 1
-    own = elements.most_common(1)[0][0] if elements else FLOAT32  # that most of the parameters have
+    own = elements.most_common(1)[0][0] if elements else FLOAT32  # the type of most parameters
     pricer = Pricer(graph, bind(graph, {}, {}, assume=False), False, lambda _: None)
     wanted, lower = _PRECISIONS[precision]
     types: dict[str, Any] = {}
     for entry, value in given.items():
         if isinstance(value, TensorType) and value.dtype in _FLOATING:
-            # `module.to(dtype)` converts parameters and buffers, the caller what it passes in.
+            # `module.to(dtype)` converts parameters and buffers; the caller converts its inputs.
             is_converted = entry.role in ("parameter", "buffer") or value.dtype is own
             value = replace(value, dtype=wanted) if is_converted else value
         if value is not None:
@@ -253,24 +252,24 @@ def at_precision(graph: Graph, precision: Precision, leaves: Iterable[str]) -> G
 
 
 def _eligible(value: Any) -> TensorType | None:
-    """The type of a tensor that autocast converts: real floating point of at most 32 bits."""
+    """The type of a tensor that autocast converts: real floating point of at most 32 bits; None for others."""
     is_tensor = isinstance(value, TensorType) and value.dtype.kind == "float" and value.dtype is not FLOAT64
     return value if is_tensor else None
 
 
 class _Conversion(Record, frozen=True):
-    """From the type that most parameters have to a wanted one, products to a lower one as autocast runs them."""
+    """Converts the type of most parameters to a wanted type, and products to a lower type as autocast does."""
 
     own: DType
     wanted: DType
     lower: DType | None  # None without autocast
-    leaves: Collection[str]  # parameters with a gradient, whose converted copies last the whole forward
+    leaves: Collection[str]  # parameters with a gradient; their converted copies last for the whole forward
     pricer: Pricer
     taken: set[str]  # names of values so far
-    cached: dict[str, str] = field(default_factory=dict)  # these copies by parameter
+    cached: dict[str, str] = field(default_factory=dict)  # by parameter, its converted copy
 
     def graph(self, graph: Graph, inputs: Mapping[str, Any]) -> Graph:
-        """The graph, nested or not, from the types of its inputs and of the values around it that it uses."""
+        """The graph, nested or not, given the types of its inputs and of the outer values that it uses."""
         types: dict[str, Any] = {**graph.types, **inputs}
         nodes: list[Node] = []
         marks = dict(graph.recomputed)
@@ -284,7 +283,7 @@ class _Conversion(Record, frozen=True):
         return replace(graph, nodes=tuple(nodes), types=types, recomputed=marks)
 
     def autocast(self, node: Node, types: Mapping[str, Any], lower: DType) -> list[Node]:
-        """The conversions before a call, as calls of their own, and the call with their results as operands."""
+        """The conversions before a call, as calls of their own, and the call on their results."""
         treatment = autocast(node.operator)
         if treatment is None:
             return [node]
@@ -319,7 +318,7 @@ class _Conversion(Record, frozen=True):
         return calls
 
     def with_type(self, node: Node) -> Node:
-        """The call with the wanted type where it names that of the parameters."""
+        """The call with the wanted type in place of the parameters' type."""
         names_own = self.own in node.args or any(value is self.own for _, value in node.kwargs)
         if self.own is self.wanted or not names_own:
             return node
@@ -328,7 +327,7 @@ class _Conversion(Record, frozen=True):
         return node.changed(lambda x: self.wanted if x is self.own else x)
 
     def with_nested(self, node: Node, types: Mapping[str, Any]) -> Node:
-        """The call with its nested graphs converted: their inputs are the operands behind them, in order."""
+        """The call with its nested graphs converted; their inputs are the operands after them, in order."""
         first = next((place for place, x in enumerate(node.args) if isinstance(x, Graph)), None)
         if first is None:
             return node
@@ -341,7 +340,7 @@ class _Conversion(Record, frozen=True):
             around = {name: types[name] for name in argument.captures if name in types}
             pairs = zip(names, operands, strict=False)
             given = {name: _with_type_of(argument.types.get(name), operand) for name, operand in pairs}
-            # what one graph converts has no name in another
+            # A copy that one graph makes has no name in another.
             return replace(self, cached={}).graph(argument, {**around, **given})
 
         return replace(node, args=tuple(converted(argument) for argument in node.args))
@@ -364,7 +363,7 @@ class _Conversion(Record, frozen=True):
 
 
 def _with_type_of(recorded: Any, ours: Any) -> Any:
-    """The recorded type with the element type of another, where both are floating."""
+    """The recorded type with another's element type, if both are floating."""
     if not isinstance(recorded, TensorType) or not isinstance(ours, TensorType):
         return recorded
     if not recorded.dtype.is_floating or not ours.dtype.is_floating or recorded.dtype is ours.dtype:

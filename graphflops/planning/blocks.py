@@ -1,6 +1,6 @@
-"""What a device runs of a part of a program: kernels and exchanges one after the other, and collectives beside them.
+"""Work of a device: kernels and exchanges in sequence, and the collectives that run beside them.
 
-Which results of a layer are kept for its gradients, and which are computed again: a cut of bytes against seconds.
+Also chooses what a layer saves for backward and what it recomputes: a minimum cut of bytes against seconds.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from graphflops.base.record import Record
 from graphflops.inductor.partition import SINK, SOURCE, Edge, beyond_cut
 from graphflops.time.schedule import beside
 
-_STEPS = 24  # prices of a second that are tried, each double the one before
+_STEPS = 24  # prices of a second (in bytes) that are tried, each half the one before
 _PERCENT = 100
 
 
 class Tally(NamedTuple):
-    """What kernels take, products and others: seconds, FLOPs, and bytes that they read and write; NaN where not known."""
+    """Seconds, FLOPs, and bytes read and written by kernels; NaN where unknown."""
 
     seconds: float = 0.0
     flops: float = 0.0
     nbytes: float = 0.0
 
     def plus(self, other: Tally, times: float = 1.0) -> Tally:
-        """Both, the other so many times."""
+        """The sum of this tally and `times` the other."""
         return Tally(*(one + times * more for one, more in zip(self, other, strict=True)))
 
     def scaled(self, part: Tally, whole: Tally) -> Tally:
-        """As much of it as a part is of a whole."""
+        """The tally times the share that `part` is of `whole`."""
         triples = zip(self, part, whole, strict=True)
         return Tally(*(one * (some / all_) if all_ else 0.0 for one, some, all_ in triples))
 
@@ -39,44 +39,44 @@ NOTHING = Tally()
 
 
 class Work(NamedTuple):
-    """Kernels, or what is sent along axes of the mesh."""
+    """Kernels, or a message along axes of the mesh."""
 
     name: str
-    tally: Tally  # of what is sent the seconds
-    axes: tuple[str, ...] = ()
-    nbytes: int = 0  # of a device's operand
-    ring: Work | None = None  # what is sent while they run
+    tally: Tally  # a message has seconds only
+    axes: tuple[str, ...] = ()  # of a message
+    nbytes: int = 0  # of one device's operand of the message
+    ring: Work | None = None  # the message that is sent while the kernels run
 
     @property
     def seconds(self) -> float:
-        """Seconds of it alone."""
+        """Seconds without the ring."""
         return self.tally.seconds
 
     @property
     def whole(self) -> float:
-        """Seconds of all of it."""
+        """Seconds with the ring beside it."""
         return self.seconds if self.ring is None else beside(self.seconds, self.ring.seconds)
 
     def again(self, part: Tally, whole: Tally) -> Work:
-        """So much of it once more as a part is of a whole."""
+        """The recomputed work: the share of this work that `part` is of `whole`."""
         ring = None if self.ring is None else self.ring.again(part, whole)
         name, share = self.name if self.axes else "recomputation", part.seconds / whole.seconds
         return Work(name, self.tally.scaled(part, whole), self.axes, int(self.nbytes * share), ring)
 
     def without(self, others: Work) -> Work:
-        """What is left where some of its kernels run at another time."""
+        """The work without the kernels of another, which run at another time."""
         return self._replace(tally=self.tally.plus(others.tally, -1))
 
 
 class Block(NamedTuple):
     """A part of a program for one micro-batch, forward or backward."""
 
-    works: tuple[Work, ...]  # one after the other
-    sharded: tuple[Work, ...]  # gathers of weights and sums of their gradients, beside all of them
+    works: tuple[Work, ...]  # in sequence
+    sharded: tuple[Work, ...]  # beside them: gathers of sharded weights, and sums of their gradients
 
     @property
     def seconds(self) -> float:
-        """Seconds of all of it."""
+        """Seconds of both together."""
         return beside(sum([one.whole for one in self.works]), sum([one.seconds for one in self.sharded]))
 
 
@@ -85,33 +85,32 @@ class Call(Record, frozen=True):
 
     name: str
     done: Tally
-    # Of its results, and of what it keeps beside them, on one device; None where they cannot be kept alone, as those of a
-    # view.
+    # Of its results and of what else it saves, on one device; None if they cannot be saved by themselves, such as a view's.
     bytes: int | None
     reads: tuple[str, ...]  # the calls of the layer whose results it reads
-    is_needed: bool  # gradients read its results
-    leaves: bool  # the next layer reads them
+    is_needed: bool  # the backward reads its results
+    leaves: bool  # the next layer reads its results
 
 
 class Recompute(Record, frozen=True):
-    """What one layer keeps, and what of its forward runs again."""
+    """What one layer saves for backward, and what it recomputes."""
 
-    name: str  # `none`, `full`, or `cut N %`, the part of the layer's forward that runs again
-    kept: int
-    done: Tally = NOTHING  # of its forward that run again
-    again: frozenset[str] = frozenset()  # the calls that do
+    name: str  # `none`, `full`, or `cut N %`, where N is the recomputed share of the layer's forward
+    kept: int  # bytes
+    done: Tally = NOTHING  # the recomputed work
+    again: frozenset[str] = frozenset()  # the recomputed calls
 
 
 def choices(calls: Sequence[Call]) -> list[Recompute]:
-    """Ways to recompute a layer, from none to full, each with the fewest bytes for its seconds."""
+    """Ways to recompute a layer, from none to full, each with the fewest saved bytes for its seconds."""
     whole = sum(call.done.seconds for call in calls) or 1.0
     most = sum(call.bytes or 0 for call in calls) / whole
     none = kept_at(calls, {call.name for call in calls if call.is_needed and call.bytes is not None}, "none")
     full = kept_at(calls, (), "full")
     found = {none.kept: none, full.kept: full}
     for step in range(_STEPS):
-        # The calls that run again where a second costs so many bytes. Each call has two nodes: its results are there for
-        # the gradients, and it runs again. On the source's side both hold.
+        # Which calls to recompute if a second is worth `price` bytes. A call has two nodes: 0 on the source's side says that
+        # the backward has its results, 1 that the call is recomputed for that.
         price, edges = most * 2.0 ** (8 - step), list[Edge]()
         for call in calls:
             there, here = ((call.name, place) for place in range(2))
@@ -131,7 +130,7 @@ def choices(calls: Sequence[Call]) -> list[Recompute]:
 
 
 def kept_at(calls: Sequence[Call], kept: Collection[str], name: str) -> Recompute:
-    """What is kept and computed again where results of these calls may be kept; those that leave the layer always are."""
+    """What is saved and recomputed if the results of `kept` calls may be saved; those that leave the layer always are."""
     by_name = {call.name: call for call in calls}
     used: set[str] = set()
     again: set[str] = set()

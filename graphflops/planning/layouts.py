@@ -1,4 +1,4 @@
-"""What a layout of a training step over a mesh of devices takes: seconds and bytes, from the prices of a program's parts."""
+"""The time and memory of a layout of a training step over a mesh of devices, from the prices of the program's parts."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from graphflops.planning.prices import AFTER, BEFORE, LAYER, Part, Prices
 from graphflops.time.predict import pinned_rate
 from graphflops.time.schedule import beside
 
-# Which of its weights each data-parallel device has: all; all, but a part of the optimizer's state; a part of everything.
+# What data-parallel devices shard: nothing; the optimizer's state (ZeRO-1); also gradients (ZeRO-2); also weights (ZeRO-3).
 Sharding = Literal["none", "optimizer", "gradients", "full"]
 SHARDINGS: tuple[Sharding, ...] = ("none", "optimizer", "full")
-# Bytes of an element: Adam in float32 over weights in float32, gradients added up in float32, products in bfloat16.
+# Bytes of an element: bfloat16 products, float32 master weights, float32 accumulated gradients, Adam's two float32 states.
 _COMPUTED, _MASTER, _GRADIENT, _STATES = 2, 4, 4, 8
-# Axes of the mesh over which weights are sharded: all, and those of experts.
+# Axes of the mesh over which weights are sharded: those of dense weights, and those of experts.
 _SHARDS = (("dp", "ep", "cp"), ("dp", "cp"))
 UPDATE = 2 * _MASTER + _GRADIENT + 2 * _STATES + _COMPUTED  # read and written by one fused update
 UPDATE_FLOPS = 13  # of an element, as passes/optimizer.py counts AdamW
 
 
 class Layout(Record, frozen=True):
-    """A mesh, and how a step runs on it."""
+    """The sizes of a mesh, and how a step runs on it."""
 
     data: int
     tensor: int = 1
@@ -44,7 +44,7 @@ class Layout(Record, frozen=True):
 
     @property
     def shards(self) -> int:
-        """Devices that have the same weights: those of the data axis, and those that share a sequence."""
+        """Devices that have the same weights, or shard them: those of the data axis times those that share a sequence."""
         return self.data * self.context
 
     def __str__(self) -> str:
@@ -54,14 +54,14 @@ class Layout(Record, frozen=True):
 
 
 class Memory(Record, frozen=True):
-    """Bytes of the device that needs most."""
+    """Bytes on the device that needs the most."""
 
     weights: int = 0
     gradients: int = 0
     optimizer: int = 0
-    gathered: int = 0  # whole weights of a layer while it runs
-    activations: int = 0  # kept for gradients
-    temporaries: int = 0  # what is alive beside them at the peak
+    gathered: int = 0  # unsharded weights of the layers that run
+    activations: int = 0  # saved for backward
+    temporaries: int = 0  # everything else that is live at the peak
 
     @property
     def total(self) -> int:
@@ -70,21 +70,21 @@ class Memory(Record, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of a layout."""
+    """The step of a layout: its time and memory."""
 
     layout: Layout
-    seconds: float  # of the whole; the parts of it add up to it
+    seconds: float  # the sum of the five parts below
     compute: float  # kernels of micro-batches
     again: float  # recomputation
-    exposed: float  # communication that nothing runs beside
+    exposed: float  # communication that no kernel hides
     bubble: float  # waiting for other stages
-    update: float  # of the weights
+    update: float  # the optimizer
     memory: Memory
-    costs: Costs = field(repr=False, compare=False)  # what all of it is found from
+    costs: Costs = field(repr=False, compare=False)  # from which all figures follow
 
     @property
     def bound(self) -> str:
-        """What takes most of the step."""
+        """The part that takes most of the step."""
         parts = {"compute": self.compute, "recomputation": self.again, "communication": self.exposed}
         parts |= {"bubble": self.bubble, "update": self.update}
         return max(parts, key=lambda name: parts[name])
@@ -92,25 +92,25 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Devices and what joins them. known: seconds of collectives that were asked for."""
+    """A device, and the network that joins many of it. known: a memo of seconds by collective."""
 
     device: Device
     network: Network
     known: dict[tuple[str, int, int, int | None], float] = field(default_factory=dict)
 
     def takes(self, kind: str, nbytes: float, group: int, within: int | None = None) -> float:
-        """Seconds of a collective. nbytes: of one device's operand. within: devices of the group in one node."""
+        """Seconds of a collective. nbytes: of one device's operand. within: how many devices of the group share a node."""
         if group < 2 or not nbytes:
             return 0.0
         key = kind, int(nbytes), group, within
-        if key not in self.known:  # layouts differ less in their messages than in how often they are sent
+        if key not in self.known:  # many layouts send the same messages
             self.known[key] = seconds(kind, int(nbytes), group, self.network, within=within).seconds  # type: ignore[arg-type]
         return self.known[key]
 
 
 @lru_cache(maxsize=4096)
 def stages(layers: int, number: int, before: float, layer: float, after: float) -> tuple[int, ...]:
-    """Layers of each stage of a pipeline, such that the slowest one is fast. before, layer, after: seconds of the parts."""
+    """The layers of each stage, such that the slowest stage is fastest. before, layer, after: seconds of the parts."""
     if number == 1:
         return (layers,)
     times, counts = [before, *[0.0] * (number - 2), after], [0] * number
@@ -123,7 +123,7 @@ def stages(layers: int, number: int, before: float, layer: float, after: float) 
 
 @lru_cache(maxsize=4096)
 def unlike(counts: tuple[int, ...], devices: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Layers of each device, where each stage has so many, and devices of which no two have alike stages, the first ones."""
+    """The layers of each device, and one device for each distinct set of stages. counts: layers of each stage."""
     own = tuple([sum(counts[device::devices]) for device in range(devices)])
     kinds = {(*counts[one::devices], one == 0, one == devices - 1): one for one in reversed(range(devices))}
     return own, tuple(kinds.values())
@@ -131,20 +131,21 @@ def unlike(counts: tuple[int, ...], devices: int) -> tuple[tuple[int, ...], tupl
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """One layout of a program: its time and memory."""
+    """Computes the time and memory of one layout of a program."""
 
     layout: Layout
     prices: Prices
     recompute: Recompute
     machine: Machine
-    layers: int  # how many the program has
+    layers: int  # repeated layers of the program
     batches: int  # micro-batches of a step
-    sequence: bool = True  # what lies between split products is split along the sequence
-    # Seconds of parts, forward and backward, that were asked for.
+    # Sequence parallelism: activations between split products are split along the sequence
+    sequence: bool = True
+    # A memo of seconds by part, forward and backward.
     known: dict[Part, tuple[float, float]] = field(default_factory=dict, repr=False, compare=False)
 
     def step(self, *, runs: bool = False) -> Step:
-        """The step. runs: whether its schedule runs from start to end; else by closed forms for stages that are alike."""
+        """The step. runs: whether to run the schedule, instead of the closed forms that assume equal stages."""
         layout, batches = self.layout, self.batches
         counts = self.counts()
         own, devices = unlike(counts, layout.pipeline)
@@ -161,7 +162,7 @@ class Costs:
         largest = max(size for size, _ in kept)
         update = largest * UPDATE / self.machine.device.bandwidth
         if layout.hosted and (rate := pinned_rate(self.machine.device)):
-            update += 2 * _STATES * largest / rate  # it comes, and goes back
+            update += 2 * _STATES * largest / rate  # the state is copied to the device and back
         total = lasts + reduced + update
         exposed = max(total - bubble - update - batches * (compute + again), 0.0)
         memory = max((self.memory(device, counts, own) for device in devices), key=lambda one: one.total)
@@ -169,12 +170,12 @@ class Costs:
         return Step(layout, *found, self)
 
     def state(self) -> int:
-        """Bytes of the optimizer's state of the device that has most."""
+        """Bytes of the optimizer's state on the device that has the most."""
         own, devices = unlike(self.counts(), self.layout.pipeline)
         return int(_STATES * max(self.elements(device, own)[0] for device in devices))
 
     def updated(self, device: int, seconds: float) -> Work:
-        """What a device of a pipeline does for the update of its weights."""
+        """The optimizer's work on one device of a pipeline."""
         size = self.elements(device, unlike(self.counts(), self.layout.pipeline)[0])[0]
         return Work("update", Tally(seconds, UPDATE_FLOPS * size, UPDATE * size))
 
@@ -184,7 +185,7 @@ class Costs:
         return stages(self.layers, self.layout.pipeline * self.layout.virtual, *seconds)
 
     def stages(self) -> list[Stage]:
-        """A micro-batch in each stage."""
+        """The times of a micro-batch in each stage."""
         counts = self.counts()
         kinds = [(count, place == 0, place == len(counts) - 1) for place, count in enumerate(counts)]
         places = dict(zip(kinds, range(len(counts)), strict=True))
@@ -192,12 +193,12 @@ class Costs:
         return [known[kind] for kind in kinds]
 
     def run(self, batches: int) -> Pipeline:
-        """The schedule of so many micro-batches, step by step."""
+        """Runs the schedule of `batches` micro-batches."""
         layout = self.layout
         return pipeline(self.stages(), layout.pipeline, batches, layout.schedule, send=self.send().seconds)
 
     def send(self) -> Work:
-        """What goes from one stage to the next for a micro-batch."""
+        """The message of a micro-batch from one stage to the next."""
         is_far = self.layout.tensor * self.layout.shards >= self.machine.network.node.devices
         size, within = self.prices.boundary, 1 if is_far else 2
         seconds = self.machine.takes("send", size, min(self.layout.pipeline, 2), within)
@@ -205,11 +206,11 @@ class Costs:
 
     @property
     def _near(self) -> int:
-        """Devices that have the same weights in one node."""
+        """Devices of one node that have the same weights, or shard them."""
         return max(1, min(self.layout.shards, self.machine.network.node.devices // self.layout.tensor))
 
     def _stage(self, place: int, counts: Sequence[int]) -> tuple[Stage, float, float]:
-        """A micro-batch in a stage; of its seconds those in which it is computed once, and again."""
+        """The times of a micro-batch in a stage, with the seconds of its kernels and of its recomputation."""
         forward = backward = weight = compute = again = 0.0
         for part, times in self.of(place, counts):
             repeated = self.again(part)
@@ -224,12 +225,12 @@ class Costs:
         return Stage(forward, backward - weight, weight), compute, again
 
     def again(self, part: Part) -> Tally:
-        """What of a part's forward runs again."""
+        """The work of a part's forward that is recomputed."""
         return self.recompute.done if part is self.prices.parts[LAYER] else NOTHING
 
     def blocks(self, part: Part, again: Tally) -> tuple[Block, Block]:
-        """A part forward and backward. again: of its forward, runs again with as much of what it exchanges."""
-        gathers, sums = list[Work](), list[Work]()  # of weights, and of gradients, where devices have parts
+        """A part's forward and backward. again: its recomputed work, which repeats the same share of its exchanges."""
+        gathers, sums = list[Work](), list[Work]()  # of sharded weights, and of their gradients
         groups = self.groups(part) if self.layout.sharding in ("full", "gradients") else []
         for (size, group), axes in zip(groups, _SHARDS, strict=False):
             if size and group > 1:
@@ -243,9 +244,9 @@ class Costs:
         return Block(ahead, tuple(gathers)), Block(back, beside)
 
     def _exchanged(self, part: Part, way: int) -> tuple[Work, ...]:
-        """Kernels of a part and exchanges of split products and of experts, forward (0) or backward (1).
+        """Kernels of a part, with the exchanges of split products and of experts. way: forward (0) or backward (1).
 
-        Gradients are summed where the forward gathers, and gathered where it sums.
+        The backward reduces where the forward gathers, and gathers where the forward reduces.
         """
         group, name = self.layout.tensor, ("forward", "backward")[way]
         gathered, reduced = (part.gathered, part.reduced)[:: -1 if way else 1]
@@ -270,7 +271,7 @@ class Costs:
         return Work(kind, Tally(self.machine.takes(kind, nbytes, group, near)), axes, int(nbytes))
 
     def _around(self, size: int, way: int) -> Work:
-        """Keys and values of so many bytes that go around a ring, and come back with gradients."""
+        """Sends keys and values of `size` bytes around a ring; the backward sends their gradients too."""
         near = 2 if self.layout.tensor * self.layout.context <= self.machine.network.node.devices else 1
         gradients = [(2 * size, self.layout.context)] * way  # in float32
         sent = [(size, self.layout.context - 1), *gradients]
@@ -278,12 +279,12 @@ class Costs:
         return Work("send", Tally(taken), ("cp",), sum(times * nbytes for nbytes, times in sent))
 
     def groups(self, part: Part) -> list[tuple[int, int]]:
-        """Elements of a part on a device before they are sharded, and over how many devices they are."""
+        """For dense weights and for experts: unsharded elements on a device, and the devices that shard them."""
         expert, shards = self.layout.expert, self.layout.shards
         return [(part.parameters - part.experts, shards), (part.experts // expert, shards // expert)]
 
     def sums(self, size: float) -> tuple[Work, ...]:
-        """After the last micro-batch, where weights are not sharded: sums of gradients of so many elements, and gathers."""
+        """Collectives after the last micro-batch if weights are not sharded. size: elements whose gradients are summed."""
         group = self.layout.shards
         sent = {"none": [("all_reduce", _GRADIENT * size)]}
         sent["optimizer"] = [("reduce_scatter", _GRADIENT * size), ("all_gather", _COMPUTED * size / group)]
@@ -291,18 +292,18 @@ class Costs:
         return tuple([self._sent(*one, group, *_SHARDS[0], near=self._near) for one in listed])
 
     def reduced(self, sums: Sequence[Work], backward: float) -> float:
-        """Seconds of sums of gradients, and of what follows them, that the last backward does not hide."""
+        """Seconds of the collectives `sums` that the last backward does not hide: it runs beside the first of them."""
         taken = [one.seconds for one in sums]
         return beside(backward, taken[0]) - backward + sum(taken[1:]) if taken else 0.0
 
     def of(self, place: int, counts: Sequence[int]) -> list[tuple[Part, int]]:
-        """The parts of a stage, or of a device, and how many of each."""
+        """The parts of a stage (or device), and how many of each."""
         parts = self.prices.parts
         own = [(parts[LAYER], counts[place])]
         return own + [(parts[BEFORE], 1)] * (place == 0) + [(parts[AFTER], 1)] * (place == len(counts) - 1)
 
     def elements(self, place: int, counts: Sequence[int]) -> tuple[float, float]:
-        """Elements of a stage that one device updates, and all of its elements."""
+        """Elements of a stage (or device): those that one data-parallel device updates, and all."""
         whole = sharded = 0.0
         for part, times in self.of(place, counts):
             for size, group in self.groups(part):
@@ -311,7 +312,7 @@ class Costs:
         return (whole if self.layout.sharding == "none" else sharded), whole
 
     def memory(self, place: int, counts: Sequence[int], layers: Sequence[int]) -> Memory:
-        """What a device needs. counts: layers of each stage; layers: of each device."""
+        """The memory of a device. counts: layers of each stage. layers: layers of each device."""
         own, whole = self.elements(place, layers)
         sharding, layer = self.layout.sharding, self.prices.parts[LAYER]
         of_layer = sum(size for size, _ in self.groups(layer))
@@ -323,7 +324,7 @@ class Costs:
             gathered = _COMPUTED * held + (_COMPUTED + _GRADIENT) * of_layer
         elif not is_sharded:
             gathered = _COMPUTED * whole
-        # For gradients at the peak, and what is alive beside them: of a ring a block of another device, and the next.
+        # Activations saved at the peak, and what is live beside them. A ring holds another device's block and the next one.
         parts, devices = self.prices.parts, self.layout.pipeline
         given = [parts[BEFORE].kept if place == 0 else self.prices.boundary]
         given += [self.prices.boundary] * (self.layout.virtual - 1)

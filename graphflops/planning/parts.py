@@ -1,8 +1,8 @@
-"""Which weights of a program are split over devices, found from what its calls do with their results.
+"""Finds which weights tensor parallelism splits, from the calls that use their results.
 
-A product by a weight is split by columns; what follows stays split as long as each call works on the parts alone, until a
-product by another weight is split by rows, whose partial sums are added up over the devices. Where a call needs the whole,
-the products it came from are not split.
+A product is split by the columns of its weight. Its result stays split as long as each call works on the parts alone. The
+next product by a weight is split by rows, and the devices add up its partial sums. If a call needs a whole value, the
+products that the value came from are not split.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Part(NamedTuple):
 
     axis: int
     origins: frozenset[str]  # the products whose columns it comes from
-    # Of heads that are fewer than the devices, each of which several devices hold; 0 for a piece on each device.
+    # How many pieces there are if several devices hold the same one (fewer heads than devices); 0: one on each device.
     pieces: int = 0
-    # Such heads are repeated along the next axis, of which these devices have a part each.
+    # The heads are repeated along the next axis, which the devices with the same head share.
     is_repeated: bool = False
 
 
@@ -36,7 +36,7 @@ class Exchanged(NamedTuple):
 
     call: str  # the product
     value: str
-    side: str  # `in`: what split products read; `out`: the sum of partial results
+    side: str  # `in`: the operand of a split product; `out`: a sum of partial results
 
 
 @dataclass
@@ -49,19 +49,19 @@ class Split:
     exchanged: list[Exchanged] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)  # products that stay whole, with the reason
     factors: dict[str, int] = field(default_factory=dict)  # by product, which factor of its columns is split
-    # By product, how many heads there are where they are fewer than the devices; 0 where that was tried in vain. None: such
-    # heads are not held by several devices.
+    # By product, the number of heads if there are fewer than devices; 0 if that was tried in vain. None: several devices
+    # may not hold the same head.
     pieces: dict[str, int] | None = None
-    fewer: dict[str, int] = field(default_factory=dict)  # what this run found of these
+    fewer: dict[str, int] = field(default_factory=dict)  # entries for `pieces` that this run found
 
     def problem(self, node: Node) -> tuple[str, frozenset[str]] | None:
-        """Takes a call along; where it does not work on parts, why, and the products that they come from."""
+        """Adds a call; if it does not work on parts, returns why and the products that the parts come from."""
         why = self.of(node)
         origins = [self.parts[name].origins for name in node.reads() if name in self.parts]
         return (why, frozenset[str]().union(*origins)) if why else None
 
     def of(self, node: Node) -> str:
-        """Takes a call along: "" where it works on the parts of its operands, else why it does not."""
+        """Adds a call. Returns "" if it works on the parts of its operands, else why it does not."""
         parts = {name: self.parts[name] for name in node.reads() if name in self.parts}
         weight = self._weight(node)
         if weight is not None:
@@ -70,7 +70,7 @@ class Split:
             table, result = node.args[0], node.outputs[0]
             is_weight = isinstance(table, Ref) and table.name in self.weights and self._divides(table.name, 0)
             if isinstance(table, Ref) and is_weight and result and node.name not in self.refused:
-                # Refused for a product by the table that is not split.
+                # `refused` has the embedding if the table is tied to the weight of a product that is not split.
                 self.parts[table.name] = Part(0, frozenset({node.name}))
                 self.exchanged.append(Exchanged(node.name, result, "out"))
             return ""
@@ -86,7 +86,7 @@ class Split:
         if not all(self._divides(name, axis, made.pieces) for name in out):
             heads = self.size(out[0], axis)
             if self.pieces is not None and 1 < heads < self.devices and self.devices % heads == 0:
-                # Each of them can be on several of the devices.
+                # Several devices can hold the same head.
                 self.fewer.update((origin, heads) for origin in origins if origin not in self.pieces)
             return f"{node.op}: {INDIVISIBLE}"
         if not self._beside(node, parts, made):
@@ -95,10 +95,10 @@ class Split:
         return ""
 
     def _made(self, node: Node, parts: Mapping[str, Part], made: Part) -> Part | None:
-        """The part that a call makes, with its pieces; None where its operands are in other pieces than one another."""
+        """The part that a call makes, with its pieces; None if its operands are in different pieces."""
         kinds = {(part.pieces, part.is_repeated) for part in parts.values()}
         if node.operator.kind == "attention":
-            # Where queries have a piece on each device, and keys beside them.
+            # Queries need a piece on each device, whatever the pieces of keys are.
             query = node.arguments().get("query")
             name = query.name if isinstance(query, Ref) else ""
             return made if (0, False) in kinds and name in parts and not parts[name].pieces else None
@@ -117,7 +117,7 @@ class Split:
         return None if is_repeated and after != before else kept
 
     def shape(self, name: str) -> tuple[Dim, ...]:
-        """The sizes of a value that is split, as one device has it."""
+        """The shape of a split value on one device."""
         part, sizes = self.parts[name], list(self.types[name].shape)
         sizes[part.axis] = self.size(name, part.axis) // (part.pieces or self.devices)
         if part.is_repeated:
@@ -126,19 +126,19 @@ class Split:
 
     @cached_property
     def types(self) -> Mapping[str, TensorType]:
-        """The types of tensors as the whole program has them."""
+        """The types of the tensors of the unsplit program."""
         return {name: typed for name, typed in self.graph.types.items() if isinstance(typed, TensorType)}
 
     def rank(self, name: str) -> int:
-        """The axes of a tensor; 0 for what is none."""
+        """The rank of a tensor; 0 for other values."""
         return self.types[name].rank if name in self.types else 0
 
     def is_weighted(self, node: Node) -> bool:
-        """Whether a call is a product by a parameter, whose gradient is a product of its own."""
+        """Whether a call is a product by a parameter: the gradient of the parameter is a product too."""
         return self._weight(node) is not None
 
     def _weight(self, node: Node) -> tuple[str, str, int, int] | None:
-        """Of a product by a parameter: its operand, the parameter, and the axes of that by which results and sums go."""
+        """The operand and the parameter of a product by a parameter, with the parameter's axes of columns and of rows."""
         if node.operator.kind != "product":
             return None
         given = node.arguments()
@@ -151,7 +151,7 @@ class Split:
 
     @cached_property
     def weights(self) -> Mapping[str, Node | None]:
-        """Parameters, and what calls that lay them out anew or convert them make, with these calls."""
+        """Parameters (None), and the views and conversions of parameters, with the calls that make them."""
         given = [entry.name for entry in self.graph.inputs if entry.role == "parameter"]
         found: dict[str, Node | None] = dict.fromkeys(given)
         for node in self.graph.nodes:
@@ -161,7 +161,7 @@ class Split:
         return found
 
     def _divide(self, weight: str, part: Part) -> None:
-        """Splits a weight, and the parameter that it is made of."""
+        """Splits a weight, and the parameter that it is a view or conversion of."""
         self.parts[weight] = part
         if (node := self.weights[weight]) is not None:
             operand = node.reads()[0]
@@ -171,7 +171,7 @@ class Split:
 
     @property
     def given(self) -> frozenset[str]:
-        """Names of what the user gives."""
+        """Names of the inputs that the user gives."""
         return frozenset([entry.name for entry in self.graph.inputs if entry.role == "user"])
 
     def _product(
@@ -182,7 +182,7 @@ class Split:
         bias = given.name if isinstance(given, Ref) else None
         part = parts.get(operand)
         if part is None:
-            tied = parts.get(weight)  # with the table of an embedding
+            tied = parts.get(weight)  # to the table of an embedding
             is_other = tied is not None and (tied.axis != columns or node.name in self.refused)
             if is_other or len(parts) > (tied is not None):
                 return "another operand is split"
@@ -210,7 +210,7 @@ class Split:
         return ""
 
     def size(self, name: str, axis: int) -> int:
-        """The size of an axis; 0 where it is open or there is none."""
+        """The size of an axis; 0 if it is open or does not exist."""
         size = self.types[name].shape[axis] if 0 <= axis < self.rank(name) else 0
         return size if isinstance(size, int) else 0
 
@@ -219,9 +219,9 @@ class Split:
         return name not in self.types or (size > 0 and size % (pieces or self.devices) == 0)
 
     def _beside(self, node: Node, parts: Mapping[str, Part], made: Part) -> bool:
-        """Whether operands that are whole have one element along the split axis, or are inputs, split along.
+        """Whether each whole operand has size 1 along the split axis, or is an input that can be split too.
 
-        Parameters are split so beside elementwise calls, caches where a call joins, writes or attends to them.
+        Parameters of elementwise calls can be split, and caches that a call joins, writes or attends to.
         """
         out = next((name for name in node.outputs if name is not None), "")
         is_by_place = node.operator.is_pointwise or node.operator.name == "copy"
@@ -240,7 +240,7 @@ class Split:
         return True
 
     def _is_repeated(self, name: str, axis: int) -> bool:
-        """Whether a value repeats one number along an axis, for one call: each device repeats it for its own part."""
+        """Whether a value is expanded along an axis for a single call: each device then expands it for its own part."""
         maker = self.graph.makers.get(name)
         if maker is None or maker.operator.name != "expand" or len(self.readers.get(name, ())) > 1:
             return False
@@ -249,12 +249,12 @@ class Split:
 
     @cached_property
     def readers(self) -> Mapping[str, list[Node]]:
-        """By value: the calls that read it for a result."""
+        """By value: the calls with results that read it."""
         nodes = [node for node in self.graph.nodes if any(node.outputs)]
         return grouped((name, node) for node in nodes for name in {*node.reads()})
 
     def axis_of_result(self, node: Node, name: str, axis: int) -> int | None:
-        """The axis of the results that is split where an operand is along that axis; None where the call needs the whole."""
+        """The split axis of the results, if an operand is split along `axis`; None if the call needs the whole operand."""
         out = next((one for one in node.outputs if one is not None), "")
         kind, word, given = node.operator.kind, node.operator.name, node.arguments()
         rank, ranked = self.rank(name), self.rank(out)
@@ -282,7 +282,7 @@ class Split:
         return self._viewed(node, name, axis, given) if kind in ("view", "movement", "sequence") else None
 
     def _viewed(self, node: Node, name: str, axis: int, given: Mapping[str, object]) -> int | None:
-        """The same for operators that lay elements out anew."""
+        """`axis_of_result` for operators that rearrange elements."""
         word, rank = node.operator.name, self.rank(name)
         outputs = [one for one in node.outputs if one is not None]
         if (order := node.operator.turned(given, rank)) is not None:
@@ -308,9 +308,9 @@ class Split:
 
 
 def regrouped(before: Sequence[Dim], after: Sequence[Dim], axis: int, factor: int = 0) -> int | None:
-    """The axis of a reshaped tensor that a split axis becomes: of several factors that of a number, else the leading one.
+    """The axis that a split axis becomes in a reshaped tensor; None if no factor of it can be split.
 
-    Columns of a weight can be in any order, so each factor of them can be the split one. None where it is no factor.
+    factor: which of several factors to split; any will do, because columns of a weight can be in any order.
     """
     done, size = prod(before[:axis]), before[axis]
     for place in range(len(after)):
@@ -324,6 +324,6 @@ def regrouped(before: Sequence[Dim], after: Sequence[Dim], axis: int, factor: in
 
 
 def axis_of(given: object, rank: int) -> int:
-    """An axis counted from the first one."""
+    """An axis argument as a non-negative index; the last axis if it is not a number."""
     given = given[0] if isinstance(given, tuple) and given else given
     return given % max(rank, 1) if isinstance(given, int) else rank - 1

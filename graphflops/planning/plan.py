@@ -1,4 +1,4 @@
-"""Layouts of a program over many devices: each priced, the best first, the others with the reason why not."""
+"""Prices the layouts of a program over many devices: the fastest first, the impossible ones with the reason."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from graphflops.tensor import TensorType
 from graphflops.time.predict import pinned_rate
 
 _MOST_DEVICES = 2**17
-_MICRO = (1, 2, 4, 8, 16)  # samples of a micro-batch that are tried where their number is open
-_VIRTUAL = (2, 4)  # stages of a device
-# Tokens of a sequence on each of its devices: fewer leave kernels short and a ring of keys exposed.
+_MICRO = (1, 2, 4, 8, 16)  # sizes of a micro-batch that are tried if the batch size is open
+_VIRTUAL = (2, 4)  # stages of a device, in an interleaved schedule
+# The fewest tokens that a device gets of a sequence: with fewer, kernels are too short to hide the ring of keys.
 _FEWEST = 2048
-# Parts of a step, as people say.
+# The words for the parts of a step.
 _PARTS = {"compute": "kernels", "again": "recomputation", "exposed": "communication"}
 _PARTS |= {"bubble": "pipeline bubble", "update": "update"}
 _AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline", "ep": "expert", "cp": "context"}
@@ -41,12 +41,13 @@ _NOTHING_AGAIN = Recompute("none", 0)
 
 
 class Refused(Record, frozen=True):
-    """A mesh that no layout is possible on."""
+    """A mesh without a possible layout."""
 
     layout: Layout
-    reason: str  # why
-    step: Step | None = None  # what needs least memory, where that is too much
-    hosted: Step | None = None  # the fastest step that fits with the optimizer's state in the host's memory
+    reason: str
+    step: Step | None = None  # if no layout fits: the one that needs the least memory
+    # The fastest step that fits once the optimizer's state is in the host's memory
+    hosted: Step | None = None
 
 
 class Plan(Rendered, Record, frozen=True):
@@ -56,23 +57,23 @@ class Plan(Rendered, Record, frozen=True):
     devices: int
     device: str
     network: str
-    layers: int  # that repeat
+    layers: int  # repeated layers
     samples: int  # of a step
     length: int  # tokens of a sample
     parameters: int
-    flops: float  # of the model for a step, gradients at twice the forward
-    peak: float
-    room: int  # bytes that a device has
-    steps: tuple[Step, ...]  # the best of each mesh that fits, the fastest first
+    flops: float  # the model's FLOPs of a step; the backward counts as twice the forward
+    peak: float  # FLOPs per second of a device, as published
+    room: int  # bytes that a step may use on a device
+    steps: tuple[Step, ...]  # the best step of each mesh that fits, fastest first
     refused: tuple[Refused, ...] = ()
     notes: tuple[str, ...] = ()
 
     def tokens_per_second(self, step: Step) -> float:
-        """Tokens, or samples where a sample has no length, of all devices."""
+        """Tokens per second on all devices; samples per second if a sample has no length."""
         return self.samples * self.length / step.seconds
 
     def mfu(self, step: Step) -> float:
-        """Model FLOPs utilisation of the published peak."""
+        """Model FLOPs utilisation, as a share of the published peak."""
         return self.flops / step.seconds / self.devices / self.peak
 
     def why(self, step: Step) -> str:
@@ -100,14 +101,14 @@ def plan(
     sharding: Sequence[Sharding] = SHARDINGS,
     mesh: Mapping[str, int] | None = None,
 ) -> Plan:
-    """Layouts of a training step of an unsharded program over so many devices.
+    """The layouts over `devices` devices of a training step of an unsharded program.
 
-    batch_tokens: of a step, as a number or text (`4M`); by default one sample a device. dims: sizes by axis (`ids[1]`).
-    network: what joins the nodes, as `8x400Gbit`. precision: of products and activations; weights and sums of their
-    gradients are float32. recompute, sharding: the ways that are tried. mesh: sizes of axes (`dp`, `tp`, `pp`, `ep`, `cp`);
-    only meshes that have them are tried.
+    batch_tokens: tokens of a step, as a number or text (`4M`); by default one sample per device. dims: sizes by axis
+    (`ids[1]`). network: links of a node, such as `8x400Gbit`. precision: of products and activations; weights and their
+    accumulated gradients are float32. recompute, sharding: the ways that are tried. mesh: sizes of axes (`dp`, `tp`, `pp`,
+    `ep`, `cp`); only meshes with these sizes are tried.
 
-    Raises ModelError where devices, the batch or the mesh do not divide, or the model is a saved report or a recorded step.
+    Raises ModelError if devices, batch or mesh do not divide, or if the model is a saved report or a recorded step.
     """
     _require_possible(devices, mesh or {})
     profile, graph = complete(device_named(device)), program_of(model, model_name)
@@ -133,21 +134,21 @@ def _require_possible(devices: int, mesh: Mapping[str, int]) -> None:
 
 
 class _Program(Record, frozen=True):
-    """A program and what it is split by."""
+    """A program, and the axes along which it is split."""
 
     report: Report
     folded: Folded
-    batch: str  # the symbol of its samples, "" where there are always `fixed`
+    batch: str  # the symbol of the batch size, "" if the batch size is `fixed`
     fixed: int
     length: int  # tokens of a sample
-    flops: float
-    tokens: str  # their symbol
-    whole: str  # why they are not split, "" where they can be
-    dims: Mapping[str, int]  # other sizes
+    flops: float  # of a sample, forward and backward
+    tokens: str  # the symbol of the tokens of a sample
+    whole: str  # why tokens are not split over devices, "" if they can be
+    dims: Mapping[str, int]  # sizes that the user gives
 
     @staticmethod
     def of(graph: Graph, dims: Mapping[str, int] | None) -> _Program:
-        """A program, read and folded."""
+        """Analyzes a program and folds its layers."""
         symbols = {name: replace(entry, minimum=1) for name, entry in graph.symbols.items()}
         graph = replace(graph, symbols=symbols)
         report = analyze(graph, dims=dims, memory=False)
@@ -162,7 +163,7 @@ class _Program(Record, frozen=True):
             tokens = symbol_of(own.shape[1]) if isinstance(own, TensorType) else ""
         forward = report.value(report.totals.cost.matrix_flops) or 0
         given = {tokens, *report.symbols[tokens].where} & others.keys() if tokens else set()
-        if given:  # their number stays open in the program
+        if given:  # the number of tokens stays open: each layout divides it anew
             others = {name: size for name, size in others.items() if name not in given}
             report = analyze(graph, dims=others, memory=False)
         less = folded(report)
@@ -170,25 +171,25 @@ class _Program(Record, frozen=True):
         return _Program(report, less, batch, fixed, length, 3 * forward / fixed, tokens, whole, others)
 
     def sizes(self, micro: int, context: int) -> dict[str, int]:
-        """The sizes of a micro-batch on one of the devices that share its sequences."""
+        """The sizes of a micro-batch on a device; `context` devices share each sequence."""
         batch = {self.batch: micro} if self.batch else {}
         return {**self.dims, **batch, **({self.tokens: self.length // context} if self.tokens else {})}
 
     def notes(self) -> Iterator[str]:
-        """What is assumed, or unknown."""
+        """What the plan assumes, or does not know."""
         unknown = self.report.coverage.unknown_ops
         if unknown:
-            yield f"what these take is not known, and times are at least: {', '.join(unknown)}"
+            yield f"the cost of these is unknown, so times are lower bounds: {', '.join(unknown)}"
         if self.whole:
             yield f"tokens of a sequence are not split over devices (cp): {self.whole}"
         if not self.folded.layers:
             yield "no repeated layers: no pipeline, and nothing is computed again"
-        yield "times are of kernels alone: long runs take longer, docs/plan.md says how much"
+        yield "times are those of kernels that run alone: long runs take longer, docs/plan.md says how much"
         yield "AdamW; weights, sums of gradients and its state are float32, products bfloat16"
 
 
 def _samples(given: str | int | None, length: int, devices: int) -> int:
-    """Samples of a step: those of so many tokens, as a multiple of the devices, or a power of two below their number."""
+    """Samples of a step for the tokens given: a multiple of the devices, or below their number a power of two."""
     if given is None:
         return devices
     try:
@@ -202,13 +203,13 @@ def _samples(given: str | int | None, length: int, devices: int) -> int:
 
 
 def divisors(number: int) -> list[int]:
-    """Numbers that divide a number."""
+    """The divisors of a number, ascending."""
     return [one for one in range(1, number + 1) if number % one == 0]
 
 
 @dataclass
 class _Search:
-    """Looks through the meshes of so many devices."""
+    """A search over the meshes of `devices` devices."""
 
     program: _Program
     machine: Machine
@@ -222,11 +223,11 @@ class _Search:
 
     @property
     def room(self) -> int:
-        """Bytes that a device has for a step."""
+        """Bytes that a step may use on a device."""
         return int((1 - SPARE) * room(self.machine.device))
 
     def run(self) -> tuple[list[Step], list[Refused]]:
-        """The best step of each mesh, the fastest first, and the meshes without one."""
+        """The best step of each mesh, fastest first, and the meshes without one."""
         steps: list[Step] = []
         refused: list[Refused] = []
         sizes = self.mesh.items()
@@ -250,10 +251,10 @@ class _Search:
         return sorted(steps, key=lambda step: step.seconds), refused
 
     def best(self, mesh: Layout) -> tuple[Step | None, Step | None]:
-        """The fastest step of a mesh that fits, and where none does, that which needs least.
+        """The fastest step of a mesh that fits; if none fits, also the one that needs the least memory.
 
-        A micro-batch that is no better than its half is the last that is tried. Schedules run in the order of their closed
-        forms, until these promise nothing better.
+        The search stops at the first micro-batch that is no better than the one before it. Schedules are run in the order of
+        their closed forms, until a closed form promises nothing better than the best run.
         """
         found: Step | None = None
         for micro in self.micros(mesh):
@@ -272,14 +273,14 @@ class _Search:
         return found, None
 
     def hosted(self, mesh: Layout, least: Step) -> Step | None:
-        """The fastest step of a mesh that fits with the optimizer's state in the host's memory."""
+        """The fastest step of a mesh that fits once the optimizer's state is in the host's memory."""
         others = least.memory.total - least.memory.optimizer
         if others > self.room or pinned_rate(self.machine.device) is None:
             return None
         return self.best(replace(mesh, hosted=True))[0]
 
     def meshes(self) -> Iterator[Layout]:
-        """Sizes of the axes whose product is the number of devices."""
+        """All sizes of axes whose product is the number of devices."""
         most = self.machine.network.node.devices
         experts = self.prices(1, self.micros()[0]).experts
         for tensor in divisors(self.devices):
@@ -294,14 +295,14 @@ class _Search:
                             yield Layout(data, tensor, pipeline, expert, context)
 
     def contexts(self, devices: int) -> Iterator[int]:
-        """Devices that may share a sequence: of which each has tokens enough."""
+        """The numbers of devices that may share a sequence, such that each gets enough tokens."""
         for context in divisors(devices):
             each, rest = divmod(self.program.length, context)
             if context == 1 or (not self.program.whole and not rest and each >= _FEWEST):
                 yield context
 
     def refusal(self, mesh: Layout) -> str:
-        """Why nothing runs on a mesh; "" where something may."""
+        """Why nothing runs on a mesh; "" if something may."""
         layers = self.program.folded.layers
         if mesh.pipeline > max(layers, 1):
             return f"{layers} layers, {mesh.pipeline} stages" if layers else "no repeated layers"
@@ -314,16 +315,16 @@ class _Search:
                 return "no product can be split"
             if whole:
                 return f"{next(iter(whole))}: {next(iter(whole.values()))} by {mesh.tensor}"
-        try:  # the program may refuse a part of its tokens
+        try:  # the analysis may refuse so few tokens
             self.prices(mesh.tensor, self.micros()[0], mesh.context)
         except ModelError as error:
             return str(error)
         return ""
 
     def micros(self, mesh: Layout | None = None) -> Sequence[int]:
-        """Samples of a micro-batch that may be tried; of those that a mesh has.
+        """The sizes of a micro-batch that may be tried, on a mesh if one is given.
 
-        Devices that share several sequences do better with some each, where there are enough.
+        Devices that share a sequence run one sample at a time: for more, fewer devices per sequence are faster.
         """
         found = _MICRO if self.program.batch else (self.program.fixed,)
         if mesh is None:
@@ -340,21 +341,27 @@ class _Search:
         return self.known[key]
 
     def tried(self, mesh: Layout, micro: int) -> Iterator[Costs]:
-        """All ways to run on a mesh with micro-batches of so many samples."""
+        """All ways to run on a mesh with micro-batches of `micro` samples."""
         prices, batches = self.prices(mesh.tensor, micro, mesh.context), self.samples // mesh.data // micro
         for way in prices.recomputes or (_NOTHING_AGAIN,):
             if not any(way.name.startswith(name) for name in self.recompute):
                 continue
             for sharding in self.sharding if mesh.shards > 1 else SHARDINGS[:1]:
                 for schedule, virtual in self.schedules(mesh, batches):
+                    # Fmt: skip
                     layout = replace(
-                        mesh, micro=micro, sharding=sharding, recompute=way.name, virtual=virtual, schedule=schedule
-                    )  # fmt: skip
+                        mesh,
+                        micro=micro,
+                        sharding=sharding,
+                        recompute=way.name,
+                        virtual=virtual,
+                        schedule=schedule,
+                    )
                     layers = self.program.folded.layers
                     yield Costs(layout, prices, way, self.machine, layers, batches)
 
     def schedules(self, mesh: Layout, batches: int) -> Iterator[tuple[Schedule, int]]:
-        """Schedules that are tried, with stages of a device: interleaved ones take a multiple of as many micro-batches."""
+        """The schedules to try, each with the stages of a device. Interleaving needs batches divisible by the ranks."""
         yield "1f1b", 1
         if mesh.pipeline > 1:
             if batches >= mesh.pipeline:

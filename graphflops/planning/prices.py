@@ -1,4 +1,4 @@
-"""What the parts of a program cost on one device: before its repeated layers, in one of them, and after them."""
+"""The costs on one device of a program's three parts: before the repeated layers, one of them, and after them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BEFORE, LAYER, AFTER = range(3)
 
 
 class Attended(NamedTuple):
-    """An attention whose keys and values of so many bytes go around a ring."""
+    """An attention whose keys and values, of `nbytes` bytes, go around a ring."""
 
     forward: Tally
     backward: Tally
@@ -41,27 +41,27 @@ class Part(Record, frozen=True):
 
     forward: Tally = NOTHING
     backward: Tally = NOTHING
-    weight: Tally = NOTHING  # of the backward, what finds gradients of weights
-    kept: int = 0  # bytes for the gradients
-    transient: int = 0  # the most bytes alive in it beside what earlier parts keep
+    weight: Tally = NOTHING  # the part of the backward that computes gradients of weights
+    kept: int = 0  # bytes saved for backward
+    transient: int = 0  # peak live bytes, without what earlier parts saved
     parameters: int = 0  # elements
-    experts: int = 0  # elements of these that are experts'
-    gathered: tuple[int, ...] = ()  # bytes of values that split products read, each whole
-    reduced: tuple[int, ...] = ()  # bytes of sums of their results, each whole
+    experts: int = 0  # the elements among these that belong to experts
+    gathered: tuple[int, ...] = ()  # unsplit bytes of each operand of split products
+    reduced: tuple[int, ...] = ()  # unsplit bytes of each sum of partial results
     attended: tuple[Attended, ...] = ()
 
 
 class Prices(Record, frozen=True):
-    """A program in parts, as one device runs a micro-batch."""
+    """The parts of a program, for a micro-batch on one device."""
 
     parts: tuple[Part, Part, Part]
-    boundary: int  # bytes from one layer to the next
-    calls: tuple[Call, ...]  # of a layer, what `recomputes` are found from
-    recomputes: tuple[Recompute, ...]  # ways to keep less of a layer
-    dispatched: int = 0  # bytes of tokens that go to the experts of one layer
-    experts: int = 0
+    boundary: int  # bytes that one layer passes to the next
+    calls: tuple[Call, ...]  # of a layer, from which `recomputes` follow
+    recomputes: tuple[Recompute, ...]  # ways to save less of a layer for backward
+    dispatched: int = 0  # bytes of the tokens that are sent to the experts of one layer
+    experts: int = 0  # of one layer
     refused: Mapping[str, str] = {}  # products that are not split, with the reason
-    splits: int = 0  # values that are exchanged
+    splits: int = 0  # how many values are exchanged
 
 
 def reading(
@@ -76,10 +76,10 @@ def reading(
     precision: str | None = "bf16",
     loss: str = "cross-entropy",
 ) -> Reading:
-    """The analysis of a step of a program that is split over `tensor` devices. dims: sizes of a micro-batch on one device.
+    """Analyzes a training step of a program that is split over `tensor` devices.
 
-    context: devices that share a sequence, which have a part of its tokens each. sequence: whether what lies between split
-    products is split along the sequence.
+    dims: sizes of a micro-batch on one device. context: devices that share a sequence, each with a part of its tokens.
+    sequence: whether activations between split products are split along the sequence.
     """
     found = split(folded.graph, tensor)
     training = Training(loss=loss, precision=precision)  # type: ignore[arg-type]
@@ -89,7 +89,7 @@ def reading(
 
 @dataclass
 class Reading:
-    """What the analysis of a folded program tells of its parts."""
+    """Reads the costs of a program's parts from the analysis of the folded program."""
 
     folded: Folded
     split: Split
@@ -112,7 +112,7 @@ class Reading:
         return frozenset([one.call for one in self.split.exchanged if one.side == "out"])
 
     def share(self, name: str) -> float:
-        """The part of a value, or of the work of a call beside products, that one device has of what is not split."""
+        """The share of an unsplit value, or of a call's work, on one device: below 1 if it is split along the sequence."""
         node = self.nodes.get(self.maker.get(name, name))
         if not self.sequence or node is None or any(out in self.split.parts for out in node.outputs):
             return 1.0
@@ -120,14 +120,14 @@ class Reading:
         return 1 / self.split.devices if is_along else 1.0
 
     def scale(self, name: str) -> float:
-        """How often one device runs the work of a call: a part of it, or in a ring each of the devices' blocks of keys."""
+        """The factor from a call's cost to one device's: its share, or for a ring the number of blocks of keys."""
         node = self.nodes.get(name)
         if node is not None and node.operator.kind == "attention":
             return float(self.context)
         return 1.0 if name in self.sums else self.share(name)
 
     def tally(self, row: Row, time: CallTime | None, cost: Cost | None) -> Tally:
-        """What a call, or its gradients, take on one device."""
+        """The cost of a call, or of its gradients, on one device."""
         counted, scale = cost or Cost(), self.scale(row.node)
         sums = counted.flops, counted.moved_bytes
         known = [None if row.state == "unknown" else self.report.value(one) for one in sums]
@@ -135,12 +135,12 @@ class Reading:
         return Tally(seconds, *(nan if one is None else one * scale for one in known))
 
     def turn(self, name: str) -> int:
-        """The part that a call is in."""
+        """The layer that a call is in: -1 before the layers, `turns` after them."""
         return self.folded.turn.get(name.partition("/")[0], self.folded.turns)
 
     @property
     def places(self) -> range:
-        """The parts: what is before the layers, each of them, what is after them."""
+        """The values of `turn`: before the layers, each layer, after them."""
         return range(-1, self.folded.turns + 1)
 
     def parts(self) -> list[Part]:
@@ -156,7 +156,7 @@ class Reading:
                 attended[at].append(Attended(ahead, back, size))
             forward[at], backward[at] = forward[at].plus(ahead), backward[at].plus(back)
             is_weighted = node is not None and self.split.is_weighted(node)
-            # It has as many FLOPs as the gradient of the operand.
+            # The gradients of the weight and of the operand have equally many FLOPs.
             weight[at] = weight[at].plus(back, is_weighted / 2)
         listed = sum(row.backward_time.seconds for row in self.report.rows if row.backward_time is not None)
         whole = self.report.backward.time if self.report.backward else None
@@ -173,7 +173,7 @@ class Reading:
         ]  # fmt: skip
 
     def prices(self) -> Prices:
-        """The prices, where the last layer that is kept stands for all."""
+        """The prices; the last kept layer stands for all layers."""
         parts, layers = self.parts(), self.folded.layers
         calls = tuple(self._calls()) if layers else ()
         number, sent = self._dispatched()
@@ -189,7 +189,7 @@ class Reading:
         return int(size * self.share(held.name))
 
     def _memory(self) -> tuple[dict[int, int], dict[int, int]]:
-        """By part: bytes kept when the gradients begin, and the most alive in it beside what earlier parts keep."""
+        """By part: bytes saved when the backward begins, and peak live bytes without what earlier parts saved."""
         timeline = self.report.memory_use[-1].timeline
         given = self.split.graph.inputs
         parameters = {entry.target or entry.name for entry in given if entry.role == "parameter"}
@@ -218,14 +218,16 @@ class Reading:
         return self.turn(self.report.rows[row].node)
 
     def _parameters(self) -> tuple[dict[int, int], dict[int, int]]:
-        """By part: elements of its parameters on one device, and of these those of experts."""
+        """By part: elements of its parameters on one device, and how many of them belong to experts."""
         found = dict.fromkeys(self.places, 0)
         experts = dict(found)
         read: dict[str, int] = {}
         for node in self.split.graph.nodes:
             for name in node.reads():
                 read.setdefault(name, self.turn(node.name))
-        place: dict[str, int] = {}  # of tied weights, where the first one is read
+        place: dict[
+            str, int
+        ] = {}  # by weight, the part that reads it; of tied weights, the part that reads the first
         for entry in self.split.graph.inputs:
             typed, owner = self.split.graph.types.get(entry.name), entry.alias_of or entry.target
             is_weight = entry.role == "parameter" and entry.name in read and isinstance(typed, TensorType)
@@ -238,7 +240,7 @@ class Reading:
 
     @cached_property
     def expert_weights(self) -> frozenset[str]:
-        """Parameters that grouped products read: one matrix for each expert."""
+        """Parameters that grouped products read: they hold one matrix per expert."""
         made, found = self.split.graph.makers, set()
         for node in self.split.graph.nodes:
             if node.operator.name == "grouped_mm":
@@ -250,7 +252,7 @@ class Reading:
         return frozenset(found & given)
 
     def _dispatched(self) -> tuple[int, int]:
-        """How many experts a layer has, and the bytes of the rows that go to them."""
+        """The experts of a layer, and the bytes of the rows that are sent to them."""
         for node in self.split.graph.nodes:
             if self.turn(node.name) == self.folded.turns - 1 and node.operator.name == "grouped_mm":
                 weights = [self.report.program.types[name] for name in self.expert_weights]  # type: ignore[union-attr]
@@ -264,11 +266,11 @@ class Reading:
 
     @cached_property
     def types(self) -> Mapping[str, TensorType]:
-        """The types of values as the step computes them."""
+        """The types of values, as the report has them."""
         return {named.name: named.type for row in self.report.rows for named in (*row.inputs, *row.outputs)}
 
     def _exchanged(self, side: str, place: int) -> tuple[int, ...]:
-        """Bytes of the values of a part that devices exchange, each once."""
+        """Bytes of the values that devices exchange in a part; each value counts once."""
         own = (one for one in self.split.exchanged if one.side == side and self.turn(one.call) == place)
         return tuple([self._size(name) for name in dict.fromkeys(one.value for one in own)])
 

@@ -1,7 +1,7 @@
-"""Programs made smaller: one as one of several devices runs it, and with few of its repeated layers.
+"""Makes programs smaller: to what one tensor-parallel device runs, and to few of the repeated layers.
 
-Tensor parallelism: what a device runs of a program, and what the devices exchange. Of repeated layers few cost milliseconds
-to analyze, and tell what all of them cost.
+`split` gives the program of one device, and what the devices exchange. `folded` keeps few of the repeated layers: they take
+milliseconds to analyze, and the cost of all follows from theirs.
 """
 
 from __future__ import annotations
@@ -17,30 +17,33 @@ from graphflops.report import Report
 from graphflops.structure.wiring import Fold, Part, wiring
 from graphflops.tensor import TensorType
 
-_FACTORS = 2  # of columns that are tried after the leading one
-_LAYOUT = frozenset({"reshape", "expand", "split"})  # whose second argument is sizes of the result
-# Kinds of calls that do to a sum what they do to its parts.
+_FACTORS = 2  # factors of the columns that are tried after the leading one
+_LAYOUT = frozenset({"reshape", "expand", "split"})  # their second argument is the sizes of the result
+# Linear calls: applied to partial sums, they give partial sums of their result.
 _REARRANGING = frozenset({"view", "cast", "gather"})
 _LINEAR = frozenset({"mul", "sum"})
-_ANY_PART = frozenset({"attention", "gather", "size"})  # attention gets keys and values of the other devices
+# Attention gets the keys and values of the other devices
+_ANY_PART = frozenset({"attention", "gather", "size"})
 
 
 def split(graph: Graph, devices: int, *, can_copy: bool = False) -> Split:
-    """The program as one of so many devices runs it; products whose results a call needs whole are not split.
+    """The program of one of `devices` devices. Products are not split if a later call needs their whole result.
 
-    can_copy: whether heads of keys and values that are fewer than the devices can be on several of them each.
+    can_copy: whether several devices may hold the same head, if there are fewer heads of keys and values than devices.
     """
     refused: dict[str, str] = {}
     factors: dict[str, int] = {}
     pieces: dict[str, int] | None = {} if can_copy else None
-    reasons: dict[str, str] = {}  # that sizes do not divide tells more than that a call needs the whole
+    reasons: dict[
+        str, str
+    ] = {}  # sizes that do not divide are a better reason than a call that needs the whole
     while True:
         found = Split(graph, devices, refused=refused, factors=factors, pieces=pieces)
         problems = map(found.problem, graph.nodes if devices > 1 else ())
         problem, origins = next(filter(None, problems), ("", ()))
         if not problem:
             late = (_latest(found, one.value) if one.side == "out" else one.value for one in found.exchanged)
-            pairs = zip(found.exchanged, late, strict=True)  # partial sums where the fewest numbers are left
+            pairs = zip(found.exchanged, late, strict=True)  # partial sums are added where they are smallest
             exchanged = [one._replace(value=value) for one, value in pairs]
             return replace(found, graph=_of_one(found), exchanged=exchanged)
         if pieces is not None and found.fewer:
@@ -57,7 +60,7 @@ def split(graph: Graph, devices: int, *, can_copy: bool = False) -> Split:
 
 
 def _latest(split: Split, value: str) -> str:
-    """The value that holds the fewest bytes, of this one and what linear calls make of it alone; the first of equals."""
+    """The smallest of a value and of what linear calls make of it alone; the first of equals."""
     graph, readers = split.graph, split.readers
     found, most = value, _nbytes(graph, value)
     while value not in graph.returned and len(readers.get(value, ())) == 1:
@@ -75,14 +78,14 @@ def _latest(split: Split, value: str) -> str:
 
 
 def _nbytes(graph: Graph, value: str) -> int:
-    """Bytes of a value where open sizes are 1, by which those of one path compare."""
+    """Bytes of a value with open sizes set to 1, to compare the values of one path."""
     typed = graph.types.get(value)
     size = evaluate(typed.nbytes, dict.fromkeys(graph.symbols, 1)) if isinstance(typed, TensorType) else None
     return 0 if size is None else size
 
 
 def _of_one(found: Split) -> Graph:
-    """The program with the sizes of one device."""
+    """The program with the sizes that one device has."""
     if found.devices == 1:
         return found.graph
     types = {name: replace(found.types[name], shape=found.shape(name)) for name in found.parts}
@@ -91,7 +94,7 @@ def _of_one(found: Split) -> Graph:
 
 
 def _resized(node: Node, found: Split) -> Node:
-    """A call with the sizes in its arguments that name a split axis."""
+    """A call whose arguments have the sizes of one device for the split axis."""
     out = next((name for name in node.outputs if name in found.parts), None)
     word = node.operator.name
     if out is None or not (word in _LAYOUT or node.operator.reads_sizes):
@@ -102,7 +105,7 @@ def _resized(node: Node, found: Split) -> Node:
     whole, less = found.types[out].shape, found.shape(out)
 
     def put(argument: Argument) -> Argument:
-        if word == "split":  # the length of each part, or of all
+        if word == "split":  # one length for all parts, or one for each
             parts = argument if isinstance(argument, tuple) else (argument,)
             each = tuple([part // pieces if isinstance(part, int) else part for part in parts])
             return each if isinstance(argument, tuple) else each[0]
@@ -114,14 +117,14 @@ def _resized(node: Node, found: Split) -> Node:
     return replace(node, args=(node.args[0], *map(put, node.args[1:2]), *node.args[2:]))
 
 
-# Context parallelism: whether each call but attention works on the tokens that one device has of a sequence.
+# Context parallelism: whether each call other than attention works on the tokens of one device.
 
 
 def mixed(graph: Graph, length: str) -> str:
-    """The first call that needs a whole sequence, with the reason; "" where each works on a part of it.
+    """The first call that needs a whole sequence, with the reason; "" if every call works on a part of it.
 
-    length: the symbol of the tokens of a sequence. Integers, such as positions and what a mask is made of, each device can
-    have whole. What has the tokens of all sequences in one axis treats each alone, as it does in a batch of any size.
+    length: the symbol of the tokens of a sequence. Integers are left out: each device can hold all positions, and all
+    integers that masks are made of. An axis that merges batch and tokens is no obstacle: calls treat each token alone.
     """
     found, size = Split(graph, 1), symbol(length)
     for node in graph.nodes:
@@ -136,7 +139,7 @@ def mixed(graph: Graph, length: str) -> str:
 
 
 def _is_split(found: Split, node: Node, name: str, axis: int, length: str) -> bool:
-    """Whether a call works on a part of an operand along the axis of a sequence's tokens."""
+    """Whether a call works on a part of an operand along `axis`, the axis of tokens."""
     given, rank = node.arguments(), found.rank(name)
     out = [typed for typed in map(found.types.get, filter(None, node.outputs)) if typed is not None]
     if not out:
@@ -147,27 +150,28 @@ def _is_split(found: Split, node: Node, name: str, axis: int, length: str) -> bo
         return axis != (rank - 1 if is_first or "weight" in given else max(rank - 2, 0))
     if node.operator.kind == "view" and "axis" not in node.operator.parameters:
         return any(isinstance(one, Expr) and length in one.symbols for one in out[0].shape)
-    # A slice of it is not, nor what is joined to more.
+    # Slices of the axis, and concatenations along it, have another length.
     is_left = all(symbol(length) in typed.shape for typed in out)
     return is_left and (node.operator.name == "cat" or found.axis_of_result(node, name, axis) is not None)
 
 
 # A program with few of its repeated layers.
 
-TURNS = 2  # that are kept: the last of them has a layer before it and what follows the layers after it
+# Layers that are kept: the last one follows a layer, and is followed by what comes after the layers
+TURNS = 2
 
 
 class Folded(Record, frozen=True):
-    """A program with so many of its repeated layers."""
+    """A program with few of its repeated layers."""
 
     graph: Graph
-    layers: int  # how many the whole program has; 0 where none repeat
-    turn: Mapping[str, int]  # by call, the layer it is in, -1 before the layers, `turns` after them
+    layers: int  # repeated layers of the whole program; 0 if none repeat
+    turn: Mapping[str, int]  # by call, the layer it is in: -1 before the layers, `turns` after them
     turns: int = TURNS
 
 
 def folded(report: Report, kept: int = TURNS) -> Folded:
-    """The program of a report with so many of its layers at most."""
+    """The program of a report with at most `kept` of its layers."""
     graph = report.program
     assert graph is not None
     turns = _turns(report)
@@ -200,7 +204,7 @@ def folded(report: Report, kept: int = TURNS) -> Folded:
 
 
 def _turns(report: Report) -> list[list[str]]:
-    """The calls of each layer, by name in program order, of the repetition that most calls are in; empty without one."""
+    """The calls of each layer in program order, for the repetition with the most calls; empty if nothing repeats."""
     found = wiring(report)
     rows = {name: report.rows[place] for name, place in found.calls.items()}
     reads: dict[str, list[str]] = {name: [] for name in rows}
@@ -218,7 +222,7 @@ def _turns(report: Report) -> list[list[str]]:
 
 
 def _repeated(fold: Fold, part: Part) -> Iterator[Part]:
-    """Every part that repeats, in none that does."""
+    """The outermost parts that repeat."""
     if len(part.turns) > 1:
         yield part
     elif not part.is_own:
@@ -227,7 +231,7 @@ def _repeated(fold: Fold, part: Part) -> Iterator[Part]:
 
 
 def _eager(run: EagerRun | None, made: set[str]) -> EagerRun | None:
-    """What an eager run held, of the values that are left."""
+    """The record of an eager run, for the values that are left."""
     if run is None:
         return None
     places, left = [], -1

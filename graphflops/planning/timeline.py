@@ -1,4 +1,4 @@
-"""What each rank of a planned pipeline runs when, in the seconds that the plan adds up; ranks of one stage run alike."""
+"""When each rank of a planned pipeline runs what, in the seconds of the plan. All devices of one rank run alike."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from graphflops.planning.blocks import NOTHING, Block, Work
 from graphflops.planning.layouts import Costs, Step, unlike
 from graphflops.time.schedule import exchange_ends, kernels_end
 
-_MOST = 100_000  # layers that run, of all micro-batches
+_MOST = 100_000  # layers times micro-batches
 
 
 class Event(NamedTuple):
-    """What runs from one moment to another, in seconds from the start of the step."""
+    """Work of a rank, with its start and end in seconds from the start of the step."""
 
     work: Work  # kernels, with the seconds that they take alone, or a message
-    turn: Turn | None  # the micro-batch in a stage that it belongs to, None behind the last one
+    turn: Turn | None  # the micro-batch and stage that it belongs to, None after the last one
     start: float
     end: float
-    waits: tuple[int, ...] = ()  # places of the rank's events that have to end before
-    peer: int | None = None  # of a message of the pipeline, the rank that it goes to or comes from
+    waits: tuple[int, ...] = ()  # indices of the rank's events that must end first
+    peer: int | None = None  # of a message of the pipeline: the rank at its other end
     is_received: bool = False
 
 
 def timeline(step: Step) -> list[list[Event]]:
-    """The events of each rank of a step whose schedule was run, in the order of launching; the last one ends with the step.
+    """The events of each rank of a step whose schedule was run, in launch order; the last one ends with the step.
 
-    Kernels last longer beside a collective. What the last backward does not hide of the sum of gradients follows it.
-    Raises OptionError where there are too many micro-batches.
+    Kernels take longer beside a collective. The part of the gradients' sum that the last backward does not hide follows it.
+    Raises OptionError if there are too many micro-batches.
     """
     costs, devices = step.costs, step.layout.pipeline
     if len(costs.counts()) * costs.batches > EXACT or costs.layers * costs.batches > _MOST:
@@ -51,7 +51,7 @@ def timeline(step: Step) -> list[list[Event]]:
 
 
 class _Rank:
-    """A rank of a pipeline. last: places of the events that the next ones wait for. clock: when they have ended."""
+    """A rank of a pipeline. last: indices of the events that the next one waits for. clock: when they end."""
 
     def __init__(self, costs: Costs) -> None:
         self.costs, self.counts, self.send = costs, costs.counts(), costs.send()
@@ -61,12 +61,12 @@ class _Rank:
         self.clock = 0.0
 
     def add(self, work: Work, turn: Turn | None, start: float, end: float) -> None:
-        """What follows all so far."""
+        """Appends an event that waits for all before it."""
         self.events.append(Event(work, turn, start, end, self.last))
         self.last, self.clock = (len(self.events) - 1,), end
 
     def turn(self, span: Span, sent: dict[Turn, float]) -> None:
-        """A micro-batch in a stage: what it reads, its parts, and what others read of it. sent: when turns were over."""
+        """Appends a micro-batch in a stage: the message it reads, its parts, its own message. sent: when turns ended."""
         devices, turn, way = self.costs.layout.pipeline, span.step, {"F": 1, "B": -1, "W": 0}[span.step.work]
         from_stage, to_stage = turn.stage - way, turn.stage + way
         if way and devices > 1 and 0 <= from_stage < len(self.counts):
@@ -84,7 +84,7 @@ class _Rank:
             self.events.append(Event(self.send, passed, *times, self.last, to_stage % devices))
 
     def blocks(self, turn: Turn) -> list[tuple[Block, Work | None]]:
-        """The parts of a turn in their order, with the gradients of weights that another turn has."""
+        """The blocks of a turn in order, each with the gradients of weights that another turn computes instead."""
         work, stage, _ = turn
         if (work, stage) not in self.known:
             layer, *ends = self.costs.of(stage, self.counts)
@@ -99,7 +99,7 @@ class _Rank:
         return self.known[work, stage]
 
     def block(self, block: Block, turn: Turn, later: Work | None) -> None:
-        """Kernels and exchanges one after the other, collectives beside all. later: kernels that are left out."""
+        """Appends kernels and exchanges in sequence, with collectives beside them. later: kernels that are left out."""
         left_out = later or Work("", NOTHING)
         begin, lasts, done, sent = self.clock, block.seconds - left_out.seconds, 0.0, 0.0
         chain = last = self.last

@@ -1,8 +1,8 @@
 """A report as a Chakra execution trace: the predicted run of one rank, as ASTRA-sim and Chakra's tools read it.
 
-A trace is a stream of messages, each behind its length: `schema/protobuf/et_def.proto` (version 1.0.0) of
-https://github.com/mlcommons/chakra. Attributes have the names, types and meanings by which Chakra's feeder and ASTRA-sim's
-workload layer read them.
+A trace is a stream of messages, each after its length: `schema/protobuf/et_def.proto` (version 1.0.0) of
+https://github.com/mlcommons/chakra. Attributes have the names, types and meanings that Chakra's feeder and ASTRA-sim's
+workload layer expect.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from graphflops.view import View
 
 _SCHEMA = "1.0.0"
 METADATA, LOAD, STORE, COMPUTE, SEND, RECEIVE, COLLECTIVE = range(1, 8)  # NodeType
-# Names of nodes begin with their type: by that Chakra's timeline visualizer tells them apart.
+# Names of nodes begin with their type, by which Chakra's timeline visualizer distinguishes them.
 _TYPES = {LOAD: "MEM_LOAD", STORE: "MEM_STORE", COMPUTE: "COMP"}
 _TYPES |= {SEND: "COMM_SEND", RECEIVE: "COMM_RECV", COLLECTIVE: "COMM_COLL"}
 # CollectiveCommType by canonical operator.
@@ -37,7 +37,7 @@ ALL = "0"  # torch's group of all ranks, and ASTRA-sim's, which needs no list of
 LARGEST, _LARGEST_INT32 = 2**63 - 1, 2**31 - 1
 MICROSECONDS = 1e6
 
-# The type of each attribute; of all others it is a string.
+# The types of attributes; all others are strings.
 _TYPED = {
     **dict.fromkeys(("predicted_seconds", "seconds_alone"), "double"),
     **dict.fromkeys(("comm_src", "comm_dst", "comm_tag"), "int32"),
@@ -55,7 +55,7 @@ def stream(messages: Iterable[bytes]) -> bytes:
 
 
 def metadata(facts: Facts, mesh: Mesh | None) -> bytes:
-    """The first message: what wrote the trace, and of which rank."""
+    """The first message: the producer and the rank of the trace."""
     place = {} if mesh is None else {"rank": mesh.rank, "world_size": prod(mesh.axes.values())}
     about = {"producer": f"graphflops {__version__}, predicted", **facts, **place}
     return field(1, _SCHEMA) + attributes(2, about)
@@ -75,7 +75,7 @@ def node(number: int, name: str, kind: int, rest: bytes) -> bytes:
 
 
 def attributes(number: int, facts: Facts) -> bytes:
-    """The attributes whose value is known; `is_unknown` where that of another is not, or too large to write."""
+    """The attributes with known values; also `is_unknown` if another's value is unknown or too large to write."""
     known: list[tuple[str, str, Any]] = []
     for name, value in facts.items():
         kind = _TYPED.get(name, "string")
@@ -89,7 +89,7 @@ def attributes(number: int, facts: Facts) -> bytes:
     return b"".join([field(number, part) for part in parts])
 
 
-# Which collective takes gradients back.
+# The collective that the backward runs for the gradients.
 _TAKEN_BACK = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}
 _TO_ONE = ("send", "receive", "send_and_receive")
 _MOST = 2_000_000  # nodes: some 500 MB
@@ -100,10 +100,10 @@ _Node = tuple[int, Facts]
 def chakra(report: Report) -> bytes:
     """The trace: a node for each call in the order of launching, and one for each collective or message beside them.
 
-    Data dependencies are those of values and of memory that is written in place; control dependencies the order of each
-    stream and what it waits for. Starts and durations are microseconds of one clock, rounded; `predicted_seconds` is exact.
-    What is not known (the cost of a call, an amount that hangs on an open size) is left out, and the node says `is_unknown`;
-    a call that the kernel of another one runs has its work alone, and says `is_fused`.
+    Data dependencies are those of values and of memory that is written in place; control dependencies are the order of each
+    stream and its waits. Starts and durations are microseconds of one clock, rounded; `predicted_seconds` is exact. Unknown
+    attributes (the cost of a call, an amount that depends on an open size) are left out, and the node has `is_unknown`; a
+    call that runs in another call's kernel has its work but no time, and `is_fused`.
     Raises OptionError for a report without times, and for a saved one with collectives, whose operands it does not hold.
     """
     if not report.device:
@@ -150,7 +150,7 @@ class _Trace:
             self.last[span.stream] = self.ids[-1] or self.last.get(span.stream, range(0))
 
     def span(self, span: Span) -> Iterator[bytes]:
-        """The nodes of a span: one, but for several messages that one call exchanges."""
+        """The nodes of a span: one, unless a call exchanges several messages."""
         row = self.report.rows[span.row] if span.row >= 0 else None
         depends = set() if row is None else self.memory.touched(span, row, len(self.ids))
         data = {node for place in depends for node in self.ids[place]}
@@ -181,7 +181,7 @@ class _Trace:
             self.count += 1
 
     def call(self, span: Span, row: Row | None) -> _Node:
-        """A call; of one with a collective the launch before, or a copy, whose work is that of the collective."""
+        """The node of a call; for a collective, of its launch or of a copy beside it, without the collective's work."""
         time, optimizer = span.time, self.report.optimizer
         if row is None:
             if span.phase == "optimizer" and optimizer is not None:
@@ -229,7 +229,7 @@ class _Trace:
             yield SEND if is_sent else RECEIVE, {**common, **facts}
 
     def work(self, cost: Cost | None) -> dict[str, object]:
-        """FLOPs, of products and others, and bytes read and written. cost: None where it is not known."""
+        """FLOPs of matrix products and others, and bytes read and written. cost: None where it is not known."""
         flops = None if cost is None else self.report.value(cost.flops)
         moved = None if cost is None else self.report.value(cost.moved_bytes)
         return {"num_ops": flops, "tensor_size": moved}

@@ -1,8 +1,7 @@
-"""What a result says, in the parts that every form has: one function a form writes any of them.
+"""The contents of a result, in the parts that all formats share; one function for each format writes any document.
 
-Of a report GitHub-flavoured Markdown, for a pull request or a wiki; and what is exact: as CSV, a line a call or a group of
-calls, the same as a pandas DataFrame, and JSON. What is written is safe to print: characters that a terminal could act on
-are escaped.
+For a report, also GitHub-flavoured Markdown, for a pull request or a wiki, and exact forms: CSV with a line for each call or
+group of calls, the same as a pandas DataFrame, and JSON. Characters that a terminal could act on are escaped.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from graphflops.report import Cut, Report
 _WIDEST = 200  # characters of a formula shown
 _SPECIAL = re.compile(r"([\\`*_\[\]|~])")
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-# What GitHub makes a mention, a reference to an issue or a link, after it has resolved character references.
+# Text that GitHub turns into a mention, a reference to an issue or a link, even if written as character references.
 _LINKED = re.compile(r"@|#(?=\d)|\bGH-(?=\d)|:(?=//)|\bwww(?=\.)", re.IGNORECASE)
 
 
@@ -95,7 +94,7 @@ def rows(grid: TextTable) -> list[str]:
 
 
 def fitted(lines: Sequence[tuple[str, int]], limit: int | None, rest: Callable[[int], str]) -> str:
-    """As many lines as fit in `limit` characters, and `rest` of the others. lines: each with what it counts for."""
+    """As many lines as fit in `limit` characters, then `rest` of the others' count. lines: each with its count."""
     ends = [*accumulate(len(line) for line, _ in lines)]
     if limit is None or not ends or ends[-1] <= limit:
         return "".join(line for line, _ in lines)
@@ -104,10 +103,10 @@ def fitted(lines: Sequence[tuple[str, int]], limit: int | None, rest: Callable[[
 
 
 class Document(Record, frozen=True):
-    """The parts of a result; what a form does not write is not made."""
+    """The parts of a result. Parts that a format does not write are not made."""
 
     tables: Iterable[TextTable]  # for people
-    notes: Iterable[str] = ()  # what is to be known of them
+    notes: Iterable[str] = ()  # below the headline on a terminal, else below the tables
     headline: str = ""  # the first line; "" for none
     exact: Callable[[], Listing] = lambda: Listing((), ())  # the figures for a spreadsheet
     data: Callable[[], Any] | None = None  # for programs, where `exact` is not all
@@ -167,7 +166,7 @@ def markdown(value: object, **options: Any) -> str:
 
 
 def csv(value: object) -> str:
-    """For a spreadsheet: numbers are not rounded, and nothing stands for what is not known."""
+    """For a spreadsheet: numbers are not rounded, and unknown ones are empty."""
     found = document(value).exact()
     return written(found.heads, found.rows)
 

@@ -1,6 +1,7 @@
 """Findings by code, the gravest and most expensive first: for a terminal, a review, a notebook, and programs.
 
-Each fix is said once. In an audit equal findings over layers are one line. What `--fix` mended, with its proof.
+Each fix is stated once. In an audit, equal findings of layers are one line. Also renders what `--fix` changed, with its
+proof.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ def _place(found: Fold) -> str:
 
 
 def folded(findings: Iterable[Finding]) -> list[Fold]:
-    """Findings of one code and operator whose modules, calls and sources differ by numbers only are one.
+    """The findings, grouped if they have one code and operator and their modules, calls and sources differ only in numbers.
 
-    A finding about time stands alone: it is of all such calls already, and its message says how long they take.
+    A finding about time stays alone: it is about all such calls already, and its message has their time.
     """
 
     def key(one: Finding) -> tuple[str, ...]:
@@ -115,7 +116,7 @@ class _Code(NamedTuple):
 
 
 class _Section:
-    """What is said of one model. saving: what mending everything saves at most, as findings may be about the same work."""
+    """The text about one model. saving: the most that all fixes save, since findings may be about the same work."""
 
     def __init__(self, model: ModelFindings, found: Findings, top: int | None) -> None:
         shares = Shares(model)
@@ -134,7 +135,7 @@ class _Section:
 
 
 def _code(findings: Sequence[Finding], shares: Shares, top: int | None, is_audit: bool) -> _Code:
-    """is_audit: whether equal findings of layers are one; each limit of a budget is something of its own."""
+    """is_audit: whether equal findings of layers are joined; findings about limits of a budget are not."""
     first = findings[0]
     folds = folded(findings) if is_audit else [(finding,) for finding in findings]
     folds.sort(key=lambda fold: -shares.share(fold))
@@ -211,7 +212,7 @@ def markdown(found: Findings, *, top: int | None = None, limit: int | None = Non
 
 
 def _in_markdown(section: _Section) -> Iterator[tuple[str, int]]:
-    """Lines of Markdown, each with the number of findings that it stands for; what heads a list comes with its first."""
+    """Lines of Markdown, each with its number of findings; a list's heading is part of its first line."""
     heads = f"\n### {escaped(section.model.model)}: {section.state}{section.saving}\n"
     if section.at:
         heads += f"\n{escaped(section.at.capitalize())}.\n"

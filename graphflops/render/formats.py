@@ -61,6 +61,7 @@ DOCUMENTS = {
     "Statement": "graphflops.render.statement:document",
     "Validation": "graphflops.render.validation:document",
     "Listing": "graphflops.render.document:of_listing",
+    "Answer": "graphflops.render.graph:document",
 }
 
 
@@ -79,7 +80,7 @@ FORMATS = (
         "Comparison": _by("diff.texts:table", (*_CUTS, "verbose", *_SCREEN)),
         "Findings": _by("findings:table", ("top", "statistics", *_SCREEN)),
         "Validation": _by("document:text", ("top", "show_kernel", *_SCREEN)),
-        "Answer": _by("graph:table", ("top", *_SCREEN)),
+        "Answer": _by("document:text", ("top", *_SCREEN)),
     }),
     Format("json", (".json",), {
         **_documents("json"),
@@ -92,7 +93,6 @@ FORMATS = (
         **_documents("csv"),
         "Report": _by("document:report_csv", _CUTS, tree_with=("module",)),
         "Comparison": _by("diff.texts:csv", ("by", "top")),
-        "Answer": _by("graph:csv"),
     }),
     Format("markdown", (".md", ".markdown"), {
         **_documents("markdown"),
@@ -100,7 +100,7 @@ FORMATS = (
         "Comparison": _by("diff.texts:markdown", (*_CUTS, "verbose", "limit")),
         "Findings": _by("findings:markdown", ("top", "limit")),
         "Validation": _by("document:markdown", ("top", "show_kernel")),
-        "Answer": _by("graph:markdown", ("top",)),
+        "Answer": _by("document:markdown", ("top",)),
         "Statement": _by("statement:markdown"),
     }),
     Format("html", (".html", ".htm"), {

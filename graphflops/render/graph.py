@@ -15,13 +15,13 @@ import networkx
 
 from graphflops.base.units import memory, number, numbered, percent, unnumbered
 from graphflops.errors import OptionError
-from graphflops.render import document
-from graphflops.render.document import escaped
+from graphflops.render.document import Document
 from graphflops.render.picture.nest import Sheet, flat
 from graphflops.render.picture.svg import WORDS, Face, carried, faces, page, quantity, whole
 from graphflops.render.picture.svg import svg as picture
 from graphflops.render.summary import title
 from graphflops.render.tables import Listing
+from graphflops.render.tables import listing as as_table
 from graphflops.render.text import count_of, safe
 from graphflops.report import Report
 from graphflops.structure.answer import Answer, Cuts, Part, Unused, ask
@@ -44,23 +44,11 @@ _TOP = 25  # lines
 Rows = list[tuple[str | float, ...]]
 
 
-def table(answer: Answer, *, top: int | None = None, width: int = 120, color: bool = False) -> str:
-    """The answer for a terminal. top: lines of the table."""
-    found = _first(listing(answer, exact=False), top or _TOP)
-    lines = "".join(f"{line}\n" for line in sentences(answer))
-    return lines + ("\n" + document.text(found, width=width, color=color) if found.rows else "")
-
-
-def markdown(answer: Answer, *, top: int | None = None) -> str:
-    """The answer as Markdown."""
-    found = _first(listing(answer, exact=False), top or _TOP)
-    tables = [document.markdown(found)] if found.rows else [""]
-    return "\n\n".join([*map(escaped, sentences(answer)), *tables])
-
-
-def csv(answer: Answer) -> str:
-    """The table of the answer, all lines, numbers unrounded."""
-    return document.csv(listing(answer, exact=True))
+def document(answer: Answer, *, top: int | None = None) -> Document:
+    """The answer in words and as a table of so many lines; for a spreadsheet all lines, numbers unrounded."""
+    found, (first, *others) = listing(answer, exact=False), sentences(answer)
+    lines = [as_table(_first(found, top or _TOP))] if found.rows else []
+    return Document(lines, others, first, exact=lambda: listing(answer, exact=True))
 
 
 def sentences(answer: Answer) -> list[str]:
@@ -76,7 +64,7 @@ def sentences(answer: Answer) -> list[str]:
     if isinstance(found, Cuts):
         told = [
             f"{count_of(len(found.stages), 'stage')}, the most costly {percent(found.imbalance, 1)} % above an equal share "
-            f"of {_figure(found.by, found.whole)}: none in program order with so few bytes across balance better"
+            f"of {_figure(found.by, found.whole)}: no cut in program order with as few bytes across is better balanced"
         ]
         lacking = sum(one.bytes is None for stage in found.stages for one in stage.crossing)
         if lacking:

@@ -1,7 +1,7 @@
 """Sums the rows of a report by operator, module, source line or any other key; and its modules as the lines of a tree.
 
-A model of thousands of calls has a few dozen distinct costs: rows are counted by distinct cost first, and
-sums are made of those few, as plain integers wherever every size has a value. In a tree, equal siblings are one line.
+A model of thousands of calls has a few dozen distinct costs: rows are counted by distinct cost, and only these are summed,
+as plain integers wherever every size has a value. In a tree, equal siblings are one line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from graphflops.errors import DimError
 from graphflops.render.text import Numbers, short_type
 from graphflops.report import Report, Row, State
 
-_RANKED_AT = 1024  # what a size without a value counts as where groups are ranked
+_RANKED_AT = 1024  # assumed for sizes without a value where groups are ranked
 
 
 class RowKind(Record, frozen=True):
@@ -82,7 +82,7 @@ class Ledger:
         ]
 
     def counts(self, key: Callable[[Row], str]) -> dict[str, Counts]:
-        """Rows by key and kind; keys in the order in which the program meets them."""
+        """Rows by key and kind; keys in the order of the program."""
         counted = Counter(zip(map(key, self.report.rows), self.of, strict=True))
         groups: dict[str, Counts] = {}
         for (name, kind), times in counted.items():
@@ -135,7 +135,7 @@ def _total(dims: Iterable[Dim]) -> Dim:
         return symbol("a formula too large to print")
 
 
-LINES = 25  # default depth: the deepest with about so many lines
+LINES = 25  # the default depth is the deepest with about so many lines
 _CHILDREN = 24  # default number of lines under one module
 
 
@@ -170,7 +170,7 @@ def _together(parts: Iterable[Totals]) -> Totals:
 
 
 class Tree:
-    """The module tree of one report. Calls without cost are left out unless `idle`: one more view changes no layer."""
+    """The module tree of one report. Calls without cost are left out unless `idle`: another view does not change a layer."""
 
     def __init__(self, report: Report, ledger: Ledger, *, idle: bool = False) -> None:
         self.ledger = ledger
@@ -202,7 +202,7 @@ class Tree:
         return lines
 
     def weight(self, module: TreeModule) -> tuple[int, ...]:
-        """What a module is ranked by, everything in it included."""
+        """The sort key of a module, with everything in it."""
         return self.ledger.weight(self.ledger.group(self.totals[self.shape_of[module]][0]))
 
     def paths(self, depth: int | None = None) -> Iterator[Line]:
@@ -216,7 +216,7 @@ class Tree:
                 waiting += [(child, level + 1) for child in reversed(module.children.values())]
 
     def _shape(self, module: TreeModule) -> int:
-        """The number of the module's shape, those below it numbered first."""
+        """The number of the module's shape; shapes of its submodules are numbered first."""
         children = tuple((name, self._shape(child)) for name, child in module.children.items())
         shape = (module.type, frozenset(module.own.items()), module.parameters, children)
         number = self.shapes.setdefault(shape, len(self.totals))
@@ -255,14 +255,14 @@ class Placed(NamedTuple):
     label: str
     path: str
     members: list[Member]  # its modules
-    around: list[Member]  # modules that hold nothing but these, and have no line
+    around: list[Member]  # modules without a line, which hold only these
     is_rest: bool = False
 
 
 def placed(trees: Sequence[Tree], most: int, depth: float = inf, limit: float = inf) -> Iterator[Placed]:
     """The lines of trees laid over each other, each before those below it.
 
-    most: lines below one, the lightest others sharing one. depth: levels. limit: lines from which on none goes deeper.
+    most: lines below one; the lightest others share one. depth: levels. limit: from so many lines on, none is added below.
     """
     roots = tuple(tree.root for tree in trees)
     label = next((short_type(root.type) for root in roots if root.type), "") or "(program)"
@@ -276,7 +276,7 @@ class _Folder:
         self.made = 1
 
     def below(self, members: list[Member], level: int, path: str) -> Iterator[Placed]:
-        """What is below these modules, which all look the same from here down; the heaviest have lines of their own."""
+        """The lines below these modules, which are all alike; the heaviest submodules have lines of their own."""
         if level > self.depth or self.made >= self.limit:
             return
 
@@ -304,7 +304,7 @@ class _Folder:
         path = f"{path}.{_span(names)}" if path else _span(names)
         alone: list[Member] = []
         while not any(module is not None and (module.own or module.parameters) for module in members[0]):
-            below = self.folded(members[0])  # a container that holds one thing only shares a line with it
+            below = self.folded(members[0])  # a container with one child shares its line
             if len(below) != 1:
                 break
             (names,) = below

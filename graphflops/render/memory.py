@@ -1,7 +1,7 @@
 """The memory of a program on a device, the options of its training step, and the mesh of a recorded one, as text.
 
-Of a page the curve of live memory: what is held when, and on a device what the allocator reserves for it; and its times.
-A run of a phase as `torch.cuda.memory._snapshot()` tells one, which pytorch.org/memory_viz draws.
+For a page, the curve of live memory (what is held when, and on a device what the allocator reserves), and times. For
+pytorch.org/memory_viz, the run of a phase as `torch.cuda.memory._snapshot()` describes one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _KINDS = {
     "input": "input", "value": "result", "saved": "saved", "workspace": "temporary", "nested": "nested graph",
     "gradient": "gradient", "library": "workspace",
 }  # fmt: skip
-# What is alive throughout, or in the optimizer's step, as one entry each.
+# Kinds of memory that are shown as one entry each: alive throughout, or in the optimizer's step.
 _TOGETHER: dict[HeldKind, str] = {
     "weight": "parameters",
     "buffer": "buffers",
@@ -49,7 +49,7 @@ def need(report: Report, numbers: Numbers) -> str:
     """`runs in 1.520 GB, trains in 20.10 GB on NVIDIA H200 SXM (eager, AdamW)`."""
     phases = []
     for entry in report.memory_use:
-        # Without a device its context and workspaces are missing too.
+        # Without a device, the context and workspaces are missing too.
         least = at_least(report) or (">= " if entry.context is None else "")
         phases.append(f"{_VERBS[entry.phase]} in {least}{numbers.memory(entry.taken)}")
     device = report.memory_use[0].device
@@ -58,7 +58,7 @@ def need(report: Report, numbers: Numbers) -> str:
 
 
 def at_least(report: Report) -> str:
-    """What stands before an amount of memory that calls of unknown cost may add to."""
+    """`>= ` before amounts of memory to which calls of unknown cost may add, else ""."""
     return ">= " if report.coverage.unknown else ""
 
 
@@ -88,7 +88,7 @@ def label(name: str) -> str:
 
 
 def peak_line(report: Report, entry: PhaseMemory, moment: int) -> str:
-    """Where a phase has its peak, which is at that moment."""
+    """Where a phase has its peak. moment: of the peak."""
     turn = entry.timeline.gradients_from
     if entry.timeline.rows[moment] == OPTIMIZER:
         return "the optimizer's step" if entry.phase == "training" else "the whole program"
@@ -113,9 +113,9 @@ def folded(timeline: Timeline) -> Timeline:
 def at_peak(
     report: Report, entry: PhaseMemory, numbers: Numbers, moment: int
 ) -> Iterator[tuple[str, str, str, str]]:
-    """The largest of what is alive at the peak of a phase: name, what it is, where it is made, and its bytes.
+    """The largest tensors alive at the peak of a phase: name, kind, where they are made, and bytes.
 
-    Parameters are one line, and so are equal results of layers that differ in their number.
+    Parameters are one line, and so are equal results of layers whose names differ only in a number.
     """
     alive = [held for held in folded(entry.timeline).held if is_alive(held, moment)]
     calls = {held.name: summary.user_call(held.name) for held in alive}
@@ -149,7 +149,7 @@ def optimizer(training: Training) -> str:
 
 
 def training_words(training: Training) -> str:
-    """`AdamW (fused), bf16-mixed, 4 micro-steps, recomputes layers.*`: the optimizer and what is not the default."""
+    """`AdamW (fused), bf16-mixed, 4 micro-steps, recomputes layers.*`: the optimizer and other options than the default."""
     how = f" ({training.implementation})" if training.optimizer != "none" else ""
     parts = [optimizer(training) + how, training.precision or ""]
     if training.accumulate > 1:
@@ -193,9 +193,9 @@ def mesh_facts(report: Report, numbers: Numbers) -> Iterator[tuple[str, str]]:
 
 
 def exchanges(report: Report, numbers: Numbers) -> tuple[tuple[str, ...], list[list[str]]]:
-    """Heads and a line for each kind of collective by axis, phase and module, those of numbered modules together.
+    """Heads, and a line for each kind of collective by axis, phase and module; numbered modules share lines.
 
-    Times only where they are known.
+    Times are shown only where they are known.
     """
     alike = grouped(
         ((each.axis, each.op, unnumbered(each.module), each.phase), each) for each in report.exchanges
@@ -222,9 +222,9 @@ def _axis(axis: str) -> str:
 def memory_of(
     report: Report, entry_of: Sequence[int], name: Callable[[str], int], formula: Callable[[Dim, Report], int]
 ) -> dict[str, Any] | None:
-    """The timeline in columns; None where it is not known. Of a report for a device the whole memory of its last phase.
+    """The timeline in columns; None where it is not known. With a device it is that of all memory in the last phase.
 
-    entry_of: the entry of the page by row. name, formula: the place of a name and of a formula in the page.
+    entry_of: by row, its entry in the page. name, formula: the index of a name and of a formula in the page.
     """
     entry = report.memory_use[-1] if report.memory_use else None
     memory = report.memory if entry is None else folded(entry.timeline)
@@ -241,7 +241,7 @@ def memory_of(
 
 
 def _device(report: Report, entry: PhaseMemory) -> dict[str, Any]:
-    """The device, and the bytes of the allocator's segments from a moment on; for the sizes at which `peak` is requested."""
+    """The device, and the bytes of segments at each moment when these change. The page shows them while `peak` is right."""
     found: dict[str, Any] = {"name": entry.device, "phase": entry.phase, "segments": [], "peak": None}
     if (known := entry.timeline.sizes(report.value)) is None:
         return found
@@ -260,7 +260,7 @@ def device_of(report: Report) -> dict[str, Any] | None:
     taken = report.memory_use[-1].device_total if report.memory_use else None
     whole = report.step_time or report.totals.time
     told = (*communication(report, whole), *rates(report, whole)) if whole else ()
-    # Seconds of an inference or a step that belong to no call, which the modules of the page do not show.
+    # Seconds of an inference or a step outside of calls, which the page's modules do not show.
     micro_steps = 1 if report.training is None else report.training.accumulate
     outside = sum(outside_of_calls(report).values()) * micro_steps
     whole_name = "forward" if report.step_time is None else "step"
@@ -287,7 +287,7 @@ _NOWHERE = {"filename": "", "line": 0}
 
 def snapshot(report: Report) -> bytes:
     """The last phase, a training step where there is one, from an empty allocator on; ModelError where a size is open."""
-    import pickle  # other views of memory need not wait for it
+    import pickle  # imported here because other views do not need it
 
     if not report.memory_use:
         raise OptionError("a memory snapshot is of a device: name one with --device, such as h200")

@@ -1,6 +1,6 @@
 """A plan of layouts for a terminal, a review, a spreadsheet, programs, and as a page.
 
-Its first layout as traces: of all ranks of a pipeline for Perfetto, of one rank of the mesh for simulators.
+Also its first layout as a trace: of all ranks of a pipeline for Perfetto, or of one rank of the mesh for simulators.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _reason(found: Plan, one: Refused) -> str:
 
 
 def _hosted(step: Step) -> dict[str, Any]:
-    """A step that has its optimizer's state in the host's memory."""
+    """A step with its optimizer's state in the host's memory."""
     sizes = {"bytes": step.memory.total, "host_bytes": step.costs.state()}
     return {"layout": asdict(step.layout), "seconds": step.seconds, **sizes}
 
@@ -165,7 +165,7 @@ def schedule(step: Step) -> str:
     return f'<svg viewBox="{size}" role="img" aria-label="schedule of the pipeline">{bars}</svg>'
 
 
-# Tracks. What goes forward passes what goes back, and events of a track do not overlap.
+# Tracks. Forward messages may overlap backward ones, but events of one track must not overlap.
 _TURNS, _KERNELS, _MESSAGES = 1, 2, 3
 _PASSED = ("activations sent", "gradients sent", "activations received", "gradients received")
 _COLLECTIVES = _MESSAGES + len(_PASSED)
@@ -271,7 +271,7 @@ class _Place:
         return chakras.ALL if len(ranks) == self.devices else str(kind * self.devices + ranks[0] + 1)
 
     def nodes(self, event: Event, batches: int) -> Iterator[tuple[int, chakras.Facts]]:
-        """The types of an event's nodes, with their own attributes. What goes around a ring is sent and received."""
+        """The types of an event's nodes, with their own attributes. A message around a ring is both sent and received."""
         work, turn = event.work, event.turn
         if not work.axes:
             flops, nbytes = (None if isnan(one) else round(one) for one in work.tally[1:])

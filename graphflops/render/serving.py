@@ -98,7 +98,7 @@ def _notes(found: Fits) -> Iterator[str]:
         yield safe(found.doubt, 1000)
     unknown = found.report.coverage.unknown_ops
     if unknown:
-        yield f"what these need beside their operands is not known: {safe(', '.join(unknown), 200)}"
+        yield f"the memory that these need beside their operands is unknown: {safe(', '.join(unknown), 200)}"
     yield from (safe(one.message, 400) for one in found.report.diagnostics if one.code in ("GF123", "GF124"))
     sizes = [f"{safe(name, 40)} = {value}" for name, value in together(found.report.sizes).items()]
     if sizes:
@@ -257,7 +257,7 @@ def notes(plan: Serving) -> Iterator[str]:
     """What is assumed, and what is not known."""
     unknown = plan.report.coverage.unknown_ops
     if unknown:
-        yield f"what these take is not known, and times are at least: {safe(', '.join(unknown), 200)}"
+        yield f"the cost of these is unknown, so times are lower bounds: {safe(', '.join(unknown), 200)}"
     yield from (safe(note, 400) for note in plan.notes)
 
 

@@ -1,6 +1,6 @@
-"""A compute statement as text, page, JSON, and as the documents of others: CycloneDX, SPDX, a model card of Hugging Face.
+"""A compute statement as text, page and JSON, and as documents of CycloneDX, of SPDX, and as a model card of Hugging Face.
 
-Nothing is drawn by lot or read from a clock: identifiers follow from the contents.
+Nothing is random or read from a clock: identifiers follow from the contents.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def facts(found: Statement) -> Iterator[tuple[str, str]]:
 
 
 def unit(found: Statement) -> str:
-    """What is counted: tokens stand in sequences, samples do not."""
+    """What is counted: tokens if the data has sequences, else samples."""
     return "sample" if found.stages[0].length is None else "token"
 
 

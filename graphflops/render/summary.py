@@ -67,7 +67,7 @@ def phases(report: Report) -> dict[str, Totals]:
 
 
 def sizes(report: Report) -> list[tuple[str, str]]:
-    """`batch = 1 (assumed)` and what is known of it, for each open size; sizes alike are one line, `past_*[2] = 128`."""
+    """For each open size, `batch = 1 (assumed)` and what is known about it; alike sizes share a line, `past_*[2] = 128`."""
     groups = alike_sizes(report)
     lines = [_line(report, group) for group in groups[:_SIZES]]
     if len(groups) <= _SIZES:
@@ -78,7 +78,7 @@ def sizes(report: Report) -> list[tuple[str, str]]:
 
 
 def alike_sizes(report: Report) -> list[list[str]]:
-    """The symbols of a report, those together whose names differ in numbers only, and nothing else does."""
+    """The symbols of a report, grouped if they differ only in numbers in their names."""
     infos, stated = report.symbols, of_report(report).stated
     kinds = {
         name: (info.value, info.given_by, info.minimum, info.maximum) if info.where else name
@@ -144,7 +144,7 @@ def places(name: str, report: Report) -> list[str]:
 
 
 def _said(size: Dim, names: Mapping[str, str]) -> str:
-    """A size in few characters: of a long one only both ends are put into words."""
+    """A size in few characters: only the two ends of a long one."""
     return safe(named(elided(str(size), _LONGEST_SAID), names), _SAID)
 
 
@@ -189,7 +189,7 @@ def facts(report: Report, ledger: Ledger, formula_width: int = _FORMULA) -> Iter
 
 
 def _kernels(report: Report) -> str:
-    """Whose kernels are predicted; the releases that were measured and that exported the program where they differ."""
+    """The release whose kernels are predicted; where they differ, also those that were measured and that exported."""
     measured: str = imported("graphflops.devices:HOPPER").torch
     exporter, _, release = report.origin.producer.partition(" ")
     is_other = exporter == "torch" and not release.startswith(f"{report.kernels_of}.")
@@ -273,13 +273,13 @@ def _peak(report: Report, numbers: Numbers) -> str:
 
 
 def user_call(name: str) -> str:
-    """The call that the user wrote: `cdist` of `cdist/3`, a call that it is made of, or of its result `cdist/3.0`."""
+    """The call that the user wrote, `cdist`, for one that it is made of, `cdist/3`, or that one's result, `cdist/3.0`."""
     outer, _, inner = name.rpartition("/")
     return outer if inner.partition(".")[0].isdigit() else name
 
 
 def located(report: Report, node: str) -> str:
-    """Where the user finds a node, or a call that it is made of: its module and source line, else its own name."""
+    """Where the user finds a node, which may be part of a call: its module and source line, else its own name."""
     names = (node, user_call(node)) if node else ()
     row = next((row for name in names for row in report.rows if row.node == name), None)
     if row is not None and report.origin.format == "recorded":

@@ -88,7 +88,7 @@ class Page:
         self.lines: list[str] = []
 
     def line(self, *parts: str | Styled, hang: int | None = None) -> None:
-        """One line, each part plain or with a style; what is too long goes on below, `hang` columns in."""
+        """Adds a line of parts, each plain or with a style; a line that is too long continues below, indented by `hang`."""
         styled = [(part, "") if isinstance(part, str) else part for part in parts]
         if sum(columns(text) for text, _ in styled) <= self.width:
             self._add(styled)
@@ -99,7 +99,7 @@ class Page:
             self._add(line)
 
     def table(self, grid: TextTable) -> None:
-        """A table. Where the width does not suffice, a long name has a line of its own, and columns go on below."""
+        """Adds a table. If the width does not suffice, long names have lines of their own, and columns continue below."""
         rows = [["  " * entry.level + entry.cells[0], *entry.cells[1:]] for entry in grid.entries]
         rows.insert(0, [*grid.heads])
         styles = ["bold", *("red" if entry.alarming else "" for entry in grid.entries)]
@@ -155,8 +155,8 @@ class _Block(Record, frozen=True):
 def _blocks(rows: Sequence[Sequence[str]], needs: Sequence[int], names: int, width: int) -> list[_Block]:
     """The columns side by side where they fit, else with names joined, else in several blocks, each with the names.
 
-    More names than a tree and its types are not joined, as nobody could tell one from the next: they are shortened, or have
-    a block to themselves. needs: the width of each column.
+    More columns of names than a tree and its types are not joined, as they could not be told apart: they are shortened, or
+    have a block of their own. needs: the width of each column.
     """
     keys = list(range(max(names, 1))) if names < len(needs) else [0]
     figures, own = list(range(len(keys), len(needs))), [needs[index] for index in keys]

@@ -126,7 +126,7 @@ def _phases(report: Report, numbers: Numbers) -> TextTable:
 
 
 def at_peak(report: Report, entry: PhaseMemory, numbers: Numbers) -> TextTable:
-    """The largest of what is alive at the peak of a phase."""
+    """The largest tensors alive at the peak of a phase."""
     from graphflops.memory.ledger import peak_moment
     from graphflops.render import memory
 
@@ -256,7 +256,7 @@ HEADS = ("input", "output", "weight")
 
 
 class LayerShapes(NamedTuple):
-    """Of one module: its first operand from outside, its last result, and the largest tensor stored for its own calls."""
+    """A module's first operand from outside, its last result, and the largest tensor stored for its own calls."""
 
     operand: TensorType | None = None
     result: TensorType | None = None
@@ -264,7 +264,7 @@ class LayerShapes(NamedTuple):
 
 
 def layer_shapes(report: Report) -> dict[str, LayerShapes]:
-    """The shapes of each module by path, as the forward runs it: of one that runs several times the last result."""
+    """The shapes of each module by path, as the forward runs it; a module that runs several times has its last result."""
     given = {entry.name for entry in report.inputs}
     made: dict[str, str] = {}  # by value, the module that makes it
     found: dict[str, LayerShapes] = {}

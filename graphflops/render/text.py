@@ -18,13 +18,13 @@ _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 _SUPERSCRIPT, _LOWERED = str.maketrans("0123456789", _RAISED), str.maketrans(_RAISED, "0123456789")
 _SIGN = re.compile(r" [+-] ")
 _OWN: Mapping[str, str] = MappingProxyType({})  # no other names of sizes
-# At telling names apart: one for each kind of part that differs, such as layers, then modules in them.
+# Rounds of telling names apart, one for each kind of part that differs, such as layers, then modules in them.
 _TRIES = 3
 _LONGEST = 10_000  # characters of a name looked at, whatever a file holds
 
 
 def safe(text: str, width: int = 200) -> str:
-    r"""A name from a file as harmless text: what is not printable spelled out (`\x1b`), the rest elided."""
+    r"""A name from a file as harmless text: unprintable characters are spelled out (`\x1b`), long names elided."""
     if len(text) > _LONGEST:
         text = elided(text, _LONGEST)
     if not text.isprintable():
@@ -33,7 +33,7 @@ def safe(text: str, width: int = 200) -> str:
 
 
 def told_apart(texts: Iterable[str], width: int) -> dict[str, str]:
-    """Each text in at most `width` characters; those that would become equal keep the part that differs before the rest."""
+    """Each text in at most `width` characters. Those that would become equal keep the part that differs first."""
     short = {text: elided(text, width) for text in texts}
     for _ in range(_TRIES):
         found = Counter(short.values())
@@ -50,7 +50,7 @@ def told_apart(texts: Iterable[str], width: int) -> dict[str, str]:
 
 
 def _shared(texts: Sequence[str]) -> int:
-    """How many characters all begin with, up to a number that differs."""
+    """The length of the common beginning of all texts, without a number that differs."""
     low, high = min(texts, default=""), max(texts, default="")
     pairs = enumerate(zip(low, high, strict=False))
     same = next((place for place, pair in pairs if len({*pair}) > 1), len(low))
@@ -69,8 +69,7 @@ def columns(text: str) -> int:
 def formula(dim: Dim, names: Mapping[str, str] = _OWN) -> str:
     """A quantity for people, coefficients rounded: `209.4 k·batch·seq + 512·batch·seq²`.
 
-    names: what sizes are called; by default their own names. Terms that differ in the number in one name are a sum,
-    `64·Σ past_0-31[2]`.
+    names: of sizes, by default their own. Terms that differ only in a number in one name are one sum, `64·Σ past_0-31[2]`.
     """
     if isinstance(dim, int):
         return number(dim)
@@ -102,7 +101,7 @@ def formula(dim: Dim, names: Mapping[str, str] = _OWN) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """A formula in at most `width` characters, cut between two terms where that leaves one, brackets closed."""
+    """A formula in at most `width` characters, cut between two terms if one fits, with its brackets closed."""
     if len(text) <= width:
         return text
     brackets = [""]  # by place, those that close what is open before it
@@ -141,7 +140,7 @@ def occurrences(counts: Mapping[str, int], most: int = 8) -> str:
 
 
 def operator_name(op: str) -> str:
-    """An operator for people: without `.default`, the overload that is meant where none is named."""
+    """An operator for people, without `.default`, the overload that an operator's plain name means."""
     return safe(op.removesuffix(".default"))
 
 
@@ -196,7 +195,7 @@ class Numbers:
         return self.memory(quantity) if unit == "B" else self.count(quantity)
 
     def share(self, part: Dim, whole: Dim) -> str:
-        """The part in percent of the whole; "" where that depends on a size without a value."""
+        """The part in percent of the whole; "" if it depends on a size without a value."""
         values = self.value(part), self.value(whole)
         if values[0] is not None and values[1] is not None:
             return percent(values[0], values[1])

@@ -57,7 +57,7 @@ def communication(report: Report, whole: PhaseTime) -> Iterator[tuple[str, str]]
 
 
 def rates(report: Report, whole: PhaseTime) -> Iterator[tuple[str, str]]:
-    """What a second takes in, and what a million of each cost."""
+    """Throughput per second, and the price of a million samples or tokens."""
     most, least = ("at most ", ">= ") if whole.is_lower_bound else ("", "")
     found = throughput(report)
     if found:
@@ -150,7 +150,7 @@ def _key(report: Report, by: Cut | None) -> Callable[[Row], str | None]:
 
 
 def host_summary(profile: Device) -> str:
-    """How fast the CPU beside the device launches kernels, compared with that which costs of calls were measured on."""
+    """How fast the CPU beside the device launches kernels, compared with the CPU on which calls' costs were measured."""
     host, reference = profile.host, complete(device("h200")).host
     if host is None or reference is None or not host.seconds:
         return f"{profile.name}\n{_others(profile)}\n  host       not measured"
@@ -166,7 +166,7 @@ def host_summary(profile: Device) -> str:
 
 
 def _others(profile: Device) -> str:
-    """What other processes took of the machine while it was measured."""
+    """The share of the machine that other processes took while it was measured."""
     shares = [f"{100 * share:.0f} % of the {part.upper()}" for part, share in profile.busy.items()]
     disturbed = disturbance(profile)
     taken = f"  others     {' and '.join(shares) or 'not known'}"

@@ -1,7 +1,7 @@
-"""A report as files that other programs show: a trace for Perfetto, a profile for speedscope.
+"""A report as files for other programs: a trace for Perfetto, a profile for speedscope, lines for `git diff`.
 
-For git lines that a diff can compare: exact, unaligned, a line for each module and operator. Layers that are alike are
-written once, so that one layer more changes one line beside the totals.
+The lines are exact and unaligned, one for each module and operator. Layers that are alike are written once, so that one more
+layer changes only one line and the totals.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def chrome_trace(report: Report) -> str:
 
 
 def trace(events: Sequence[dict[str, Any]], about: dict[str, Any]) -> str:
-    """Events as the file that Perfetto reads, with what is to be known of it."""
+    """The file of events that Perfetto reads. about: facts about it."""
     other = {"exporter": f"graphflops {__version__}", **about}
     return inert(msgspec.json.encode({"displayTimeUnit": "ns", "otherData": other, "traceEvents": events}))
 
@@ -103,13 +103,13 @@ def _events(report: Report, spans: Sequence[Span], groups: Mapping[str, int]) ->
 
 
 def complete(name: str, track: int, start: float, end: float, process: int = 1) -> dict[str, Any]:
-    """What runs on a track: Perfetto calls it a complete event. start, end: seconds."""
+    """A complete event (Perfetto's name) on a track. start, end: seconds."""
     times = {"ts": start * _MICROSECONDS, "dur": (end - start) * _MICROSECONDS}
     return {"ph": "X", "name": safe(name), "cat": "predicted", "pid": process, "tid": track, **times}
 
 
 def _enter(opened: list[tuple[str, float]], path: str, now: float) -> Iterator[dict[str, Any]]:
-    """Close the modules that `path` is not in, open those that it is in. opened: those that are, each since when."""
+    """Closes open modules that `path` is not in, and opens those that it is in. opened: open ones with their starts."""
     parts = path.split(".")[:_DEEPEST] if path else []
     kept = equal_at_start(parts, [name for name, _ in opened])
     while len(opened) > kept:
@@ -172,7 +172,7 @@ def _profile(
 
 
 def _stacks(report: Report) -> tuple[list[dict[str, Any]], list[list[int]]]:
-    """All frames; and those of each call: the program, the modules around it, its operator with the source line."""
+    """All frames, and each call's frames: the program, the modules around the call, its operator with the source line."""
     numbers: dict[tuple[str, str, str], int] = {}  # of frames by name, path and source
 
     def number(name: str, path: str = "", source: str = "") -> int:
@@ -198,7 +198,7 @@ def _stacks(report: Report) -> tuple[list[dict[str, Any]], list[list[int]]]:
     return frames, stacks
 
 
-# What stands behind the number of each quantity: `vector`, `masked FLOPs`, `B read`.
+# The unit after each quantity's number: `vector`, `masked FLOPs`, `B read`.
 _UNITS = {
     quantity.name: f"{'B ' if quantity.unit == 'B' else ''}{quantity.head}{' FLOPs' if quantity.part_of else ''}"
     for quantity in REPORTED
@@ -208,12 +208,12 @@ _FORMULA = 2_000  # characters of a formula; a longer one is cut in the middle
 
 
 class _Module(ModuleNode):
-    """A module with what is said of its own calls and parameters."""
+    """A module with the texts about its own calls and parameters."""
 
     texts: list[str] = field(default_factory=list)
 
     def lines(self) -> tuple[str, ...]:
-        """The texts, each behind its path from here; of numbered modules alike only those of the first."""
+        """The texts, each after its path from here; of alike numbered modules only the first one's."""
         of = {name: module.lines() for name, module in self.children.items()}
         alike = grouped((lines, int(name)) for name, lines in of.items() if is_index(name))
         most = max(map(len, alike.values()), default=0)
@@ -230,9 +230,9 @@ class _Module(ModuleNode):
 
 
 def textconv(report: Report) -> str:
-    """Totals with their formulas, then what each module's operators cost, layers that differ by number together.
+    """Totals with their formulas, then the costs of each module's operators; alike layers are one.
 
-    What costs nothing is left out. No two lines depend on each other's width, so that only what changed differs.
+    Calls without cost are left out. Lines are not aligned with one another, so that only changed ones differ.
     """
     return "".join(f"{line}\n" for line in _lines(Measures(report)))
 

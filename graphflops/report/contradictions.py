@@ -47,7 +47,7 @@ def contradicted(report: Report) -> str:
     )
     more = f"; and {len(found) - _LISTED:,} more" if len(found) > _LISTED else ""
     is_twofold = any(one.code != _UNCONFIRMED for one in found)
-    why = "the file contradicts itself" if is_twofold else "sizes are known from what the file declares alone"
+    why = "the file contradicts itself" if is_twofold else "sizes are known only from what the file declares"
     return f"{why}, so that its totals cannot be relied on: {named}{more}" if found else ""
 
 

@@ -25,7 +25,7 @@ linear = partial(_call, "aten.linear.default")  # x by the transposed weight
 scaled = partial(_call, "aten.mul.Tensor")  # x times a number
 added = partial(_call, "aten.add.Tensor")  # the sum of two tensors
 viewed = partial(_call, "aten.view.default")  # x with another shape
-cross_entropy = partial(_call, "aten.cross_entropy_loss.default")  # the mean one of logits against classes
+cross_entropy = partial(_call, "aten.cross_entropy_loss.default")  # mean cross-entropy of logits and classes
 
 
 Treatment = Literal["lower", "single", "single result", "widest"]

@@ -1,13 +1,13 @@
 """Scaled dot-product attention: softmax(scale * q @ k.T + mask) @ v, over (..., heads, rows, width).
 
-Work per element of the score tensor: scale 1, mask 1 where there is one, softmax 4 and an exponential,
-dropout 3. The two products are counted dense; what a causal or a windowed structure makes needless is in
+Work per element of the score tensor: scale 1, mask 1 if there is one, softmax 4 and an exponential,
+dropout 3. The two products are counted dense; the FLOPs that a causal or windowed structure makes needless are in
 `masked_flops`, exact to the element. Fused operators never store scores. Keys and values are read at their
 own number of heads, however many queries share them.
 
-Packed sequences attend within themselves, so that the work is the sum of the products of their lengths. Where
-the offsets' contents are known it is counted so; where only data can tell, it is bounded by every row meeting
-the longest sequence's keys, and no part of it is called masked.
+Packed sequences attend within themselves, so the work is the sum of the products of their lengths. It is counted
+in this way if the contents of the offsets are known; if they depend on data, it is bounded by every row attending
+to as many keys as the longest sequence has, and no part of it counts as masked.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Attention(Record, frozen=True):
     mask: TensorType | None
     rows: Dim  # query rows over the batch and all query heads
     scores: Dim  # pairs of a query row with a key, over the batch and all query heads
-    doubled_visible: Dim | None = None  # twice those that the structure shows; None where it hides none
+    doubled_visible: Dim | None = None  # twice the pairs that the structure shows; None if it hides none
     dropout: bool = False
 
     @property
@@ -49,7 +49,7 @@ class Attention(Record, frozen=True):
 
     @property
     def operands(self) -> tuple[TensorType | None, ...]:
-        """What every pass reads."""
+        """The operands that every pass reads."""
         return (self.query, self.key, self.value, self.mask)
 
     def products(self, width: Dim) -> tuple[Dim, Dim]:
@@ -79,11 +79,11 @@ class Attention(Record, frozen=True):
         return self.scores * (self.query.dtype.bits // 8)
 
     def backward(self, wants: Container[str], out: TensorType, *, fused: bool = True) -> Estimate:
-        """Gradients of the wanted of query, key, value and mask, None for the others.
+        """Gradients of those of query, key, value and mask that are wanted; None for the others.
 
         A fused kernel recomputes the scores from the saved row sums: five products for the forward's two.
-        Stored scores make it four. Work per score beside the products: recomputing scale 1, mask 1, subtract
-        1 and an exponential; softmax's gradient 2 (4 where row sums of the gradient are taken over scores),
+        With stored scores there are four. Work per score beside the products: recomputing scale 1, mask 1, subtract
+        1 and an exponential; softmax's gradient 2 (4 if row sums of the gradient are taken over scores),
         scale 1, dropout 2. The fused kernel takes these row sums from `out`: 2 per element of it.
         """
         dk, dv = self.query.shape[-1], self.value.shape[-1]
@@ -170,7 +170,7 @@ def by_head(x: TensorType, heads: Dim) -> TensorType:
 
 
 def lengths(offsets: TensorType | None) -> list[Dim] | None:
-    """Lengths of the sequences that these offsets delimit, or None where their contents are not known."""
+    """Lengths of the sequences that these offsets delimit; None if the offsets' contents are not known."""
     if offsets is None or not isinstance(offsets.value, tuple):
         return None
     edges = [edge for edge in offsets.value if isinstance(edge, (int, Expr))]
@@ -216,7 +216,7 @@ OPERANDS = ("query", "key", "value")
 
 
 def dense(given: Given) -> Attention:
-    """Heads before rows, causal from the top left; key heads are shared unless the operator has to be told so."""
+    """Heads before rows, causal from the top left; key heads are shared, unless the operator needs a flag for this."""
     operands: list[Any] = [given.get(name) for name in (*OPERANDS, "mask")]
     return attend(
         *operands,
@@ -234,7 +234,7 @@ def packed(given: Given, **structure: Any) -> Attention:
 
 
 def flash(given: Given) -> Attention:
-    """Of flash attention: -1 and None are windows without limit."""
+    """Flash attention: -1 and None are windows without limit."""
     sides = given.get("window_size") or (given.get("left"), given.get("right"))
     left, right = (None if size == -1 else size for size in sides)
     return packed(given, left=left, right=0 if given.get("is_causal") else right)
@@ -244,7 +244,7 @@ CAUSAL_BOTTOM_RIGHT = 2  # a `custom_mask_type`; 1 is causal from the top left, 
 
 
 def efficient(given: Given) -> Attention:
-    """Of memory-efficient attention: its window counts the row's own place and must be causal."""
+    """Memory-efficient attention: its window includes the row's own place and must be causal."""
     kind, window, longest = given["custom_mask_type"], given.get("window_size"), given.get("max_k")
     return packed(
         {**given, "max_k": given["key"].shape[1] if longest is None else longest},
@@ -255,5 +255,5 @@ def efficient(given: Given) -> Attention:
 
 
 def cudnn(given: Given) -> Attention:
-    """Of cuDNN: dense with heads before rows, packed with them behind; causal from the top left."""
+    """Attention of cuDNN: heads before rows if dense, rows before heads if packed; causal from the top left."""
     return dense(given) if given.get("offsets_q") is None else packed(given, bottom_right=False)

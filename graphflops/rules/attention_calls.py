@@ -1,6 +1,6 @@
-"""Attention as torch calls it: every kernel has operators of its own, for the forward pass and for its gradients.
+"""Attention as torch calls it: every kernel has operators of its own, for the forward and for its gradients.
 
-Fused kernels recompute the scores: five products for the forward's two, 2.5 times its matrix work where keys
+Fused kernels recompute the scores: five products for the forward's two, or 2.5 times its matrix work if keys
 and values are equally wide. Attention that stores its scores needs four, twice the forward's.
 """
 

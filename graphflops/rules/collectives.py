@@ -1,10 +1,10 @@
 """Collectives of a program that runs on several devices: arithmetic, memory and traffic on the link of one device.
 
-Of a reduction over n devices each has its share of n - 1 operations per element of the result. Where a call does not say how
-many devices there are, one operation per element is counted, of which n - 1 in n are done. What each device sends is that of
-ring algorithms: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
+In a reduction over n devices, each does its share of n - 1 operations per element of the result. If a call does not say how
+many devices there are, one operation per element is counted (n - 1 in n of these are done). What each device sends is that
+of ring algorithms: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
 
-Those of `c10d` are what eager execution calls: they write to given tensors. Those of `symm_mem` work over memory that all
+Eager execution calls the collectives of `c10d`, which write to given tensors. Those of `symm_mem` work on memory that all
 devices of a group map.
 """
 
@@ -26,7 +26,7 @@ KIND = "collective"
 
 
 FUNCTIONAL, DIFFERENTIABLE = "_c10d_functional", "_c10d_functional_autograd"
-PAIR = 2  # devices of a group, where nothing tells
+PAIR = 2  # devices of a group if nothing shows their number
 
 
 Operand = TensorType | Tensors | tuple[Tensors, ...]
@@ -43,7 +43,7 @@ def whole_bytes(tensors: Tensors) -> Dim:
 
 
 def sent(kind: str, nbytes: Dim, devices: Dim) -> Dim:
-    """What each device sends in a collective over operands of so many bytes."""
+    """Bytes that each device sends in a collective over operands of `nbytes` bytes."""
     if kind == "all_gather":
         return (devices - 1) * nbytes
     if kind in ("broadcast", "send"):
@@ -194,7 +194,7 @@ def _incoming(call: ForwardCall) -> Tensors:
     return tuple(x.like() for x in call.estimate.out)  # type: ignore[union-attr]
 
 
-# As eager execution calls them, and what FSDP copies beside them.
+# Collectives as eager execution calls them, and FSDP's copies around them.
 
 
 def _into(written: Tensors, estimate: Estimate) -> Estimate:
@@ -260,7 +260,7 @@ def all_gather_copy_in(of: Operands) -> Estimate:
 
 @rule("fsdp.split_with_sizes_copy", kind="movement")
 def split_with_sizes_copy(all_gather_output: TensorType, *, out: Tensors) -> Estimate:
-    """Copies what was gathered to the parameters."""
+    """Copies gathered values to the parameters."""
     given, taken = all_gather_output.numel, total(x.numel for x in out)
     meet(given, taken, f"{given} elements are copied to {taken}")
     return Estimate(out, reads=(all_gather_output,))

@@ -40,9 +40,9 @@ class Contraction(Struct):
         return {label: size for label, size in operand.items() if label not in gone}
 
     def add_pair(self, a: Sizes, b: Sizes, summed: Iterable[str], wants: int = 0) -> Sizes:
-        """Two operands multiplied and summed, a label that one of them lacks beforehand.
+        """Two operands multiplied and summed; a label that only one of them has is summed beforehand.
 
-        Without a label to sum that both have it is an elementwise product.
+        If they share no label to sum, it is an elementwise product.
         """
         gone = set(summed)
         a, b = self.add_sum(a, gone & (a.keys() - b.keys())), self.add_sum(b, gone & (b.keys() - a.keys()))

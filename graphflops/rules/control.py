@@ -1,9 +1,9 @@
 """Higher-order operators: nested graphs that run once, once per loop iteration, or as one of several branches; and vmap.
 
-As programs record vmap, operators between two marks see tensors without the mapped batch axis. Such a tensor carries the
-size of each hidden axis in `TensorType.mapped`. The loop asks a rule about what the operator sees and hands the answer to
-`over_hidden_axes`: work is done once per hidden element, and memory is that of all of them, while an operand without
-hidden axes (a weight) is one for all.
+Programs record vmap as two marks; between them, operators see tensors without the mapped batch axis. Such a tensor carries
+the size of each hidden axis in `TensorType.mapped`. The loop asks a rule about what the operator sees and hands the answer
+to `over_hidden_axes`: work is done once per hidden element, and memory is that of all of them, while an operand without
+hidden axes (a weight) counts once for all.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def while_loop(condition: Region, body: Region, carried: Values, additional_inpu
 
 
 def _of_any_turn(carried: Sequence[Value]) -> Values:
-    """What a loop hands on, of which the numbers, and what tensors contain, differ from turn to turn."""
+    """What a loop passes on, without numbers and contents of tensors, which differ from iteration to iteration."""
     return tuple(
         replace(x, value=None)
         if isinstance(x, TensorType)
@@ -98,7 +98,7 @@ def scan(combine: Region, init: Values, xs: Tensors, additional_inputs: Values =
 
 
 def _later_turn(body: Region, carried: Values, others: Values) -> RegionRun:
-    """A turn after the first one: what a turn hands on wants a gradient in the next one if it does in its own results."""
+    """An iteration after the first: a value that an iteration passes on wants a gradient if it does among its results."""
     turn = body(*carried, *others)
     later = {
         place: replace(before, requires_grad=True)
@@ -220,7 +220,7 @@ def _with_results(inner: Estimate, results: Callable[[Values], Values]) -> Estim
 
 
 def _inner(operator: Opaque, *operands: Any, **keywords: Any) -> Estimate:
-    """What the rule of a wrapped operator says."""
+    """The estimate of a wrapped operator's rule."""
     name = operator.what.removeprefix("torch.ops.")
     found = find(name)
     if found is None:
@@ -292,9 +292,9 @@ def remove_batch_dim(x: TensorType, level: int, batch_size: Dim, out_dim: int) -
 def over_hidden_axes(
     estimate: Estimate, operands: Sequence[TensorType], gradients_of: Sequence[TensorType] = ()
 ) -> Estimate:
-    """Scales a vmapped call's Estimate by the product of its hidden batch axes.
+    """Scales a vmapped call's estimate by the product of its hidden batch axes.
 
-    gradients_of: of a backward, the operand behind each result: the gradient of a weight is summed over hidden axes.
+    gradients_of: for a backward, the operand of each result: the gradient of a weight is summed over hidden axes.
     """
     entries = {entry for operand in operands for entry in operand.mapped}
     axes = tuple(sorted(entries, key=lambda entry: entry[0]))

@@ -123,7 +123,7 @@ def upsampled(
     return tuple((size - 1) * s - 2 * end + d * (k - 1) + more + 1 for size, k, s, d, end, more in axes)
 
 
-# Convolution operators: what stands behind the weight is found by its name.
+# Convolution operators; arguments after the weight are found by name.
 
 rule(
     "aten.conv1d conv2d conv3d _convolution_mode cudnn_convolution mkldnn_convolution miopen_convolution",

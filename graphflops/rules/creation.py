@@ -85,13 +85,13 @@ rule("aten.new_ones").derived(new_full, order="x size", fill_value=1)
 
 @rule("aten._new_zeros_with_same_feature_meta")
 def new_zeros_like(x: TensorType, other: TensorType, *, self_num_batch_dims: int = 0) -> Estimate:
-    """Zeros written, of the other tensor's shape behind the leading batch axes of the first."""
+    """Zeros written, with the other tensor's shape after the leading batch axes of the first."""
     return new_full(x, (*x.shape[:self_num_batch_dims], *other.shape), 0)
 
 
 @rule("aten.fill", "prims.fill")
 def fill(x: TensorType, value: Value) -> Estimate:
-    """One value written everywhere; what was there is not read."""
+    """One value written to all elements; earlier contents are not read."""
     if not isinstance(value, TensorType):
         return Estimate((filled(x.shape, x.dtype, value),))
     require(value.rank == 0, f"a fill value has no axes, but this one is {value}")

@@ -1,6 +1,6 @@
-"""Norms of vectors and matrices; distances between rows, of all pairs and of pairs in place; what else is made of norms.
+"""Norms of vectors and matrices; distances between rows, of all pairs and of pairs in place; functions made of norms.
 
-A norm costs two operations per element, a power where the order needs one, a root per vector.
+A norm costs two operations per element, a power if the order needs one, and a root per vector.
 """
 
 from __future__ import annotations
@@ -163,12 +163,12 @@ def cosine_similarity_gradient(call: ForwardCall) -> Estimate:
     return Estimate(gradients, vector_flops=5 * len(gradients) * elements, reads=reads)
 
 
-# Of the difference of a component: subtract, compare with zero or take the absolute value or square it, accumulate.
+# For one component of a difference: subtract; compare with zero, take the absolute value or square; accumulate.
 DISTANCE = 3
 
 
 def functions_of(p: float, components: Dim, distances: Dim) -> Dim:
-    """Functions of so many distances of together so many components: a root each, for other p a power per component."""
+    """Functions evaluated for distances: a root for each; for other p also a power for each component."""
     if p in (0, 1, float("inf")):
         return 0
     return distances if p == 2 else components + distances

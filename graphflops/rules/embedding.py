@@ -48,7 +48,7 @@ def embedding_sparse_backward(grad: TensorType, indices: TensorType, num_weights
     return Estimate((out,), reads=(grad, indices), writes=(grad, indices))
 
 
-backward("aten.embedding")(  # whose gradient is dense
+backward("aten.embedding")(  # the gradient is dense
     lambda call: embedding_dense_backward(call.out.like(), call["indices"], call["weight"].shape[0])
 )
 
@@ -73,11 +73,11 @@ rule("aten.embedding_renorm").derived(renormed, in_place=False)
 def embedding_bag(of: Operands, *, last_counts: bool = True, none_unpadded: bool = False) -> Estimate:
     """Looks rows up and reduces each bag by sum, mean or maximum.
 
-    One operation per element of every row, one more where rows are weighted, and per result of a mean. The sizes of bags are
-    written; which bag each row fell into is written unless the rows are just added up, as on the CPU.
+    One operation per element of every row, one more if rows are weighted, and one per result of a mean. The sizes of bags
+    are written; each row's bag is also written, unless rows are only summed, as on the CPU.
 
-    last_counts: whether the end of the last bag, if included in the offsets, has a size of its own.
-    none_unpadded: whether a negative padding row counts from the end, so that only None stands for no padding.
+    last_counts: whether the end of the last bag, if the offsets include it, has a size of its own.
+    none_unpadded: whether a negative padding row counts from the end, so that only None means no padding.
     """
     (weight, indices, offsets, per_sample_weights), mode = of, of.mode
     padded = of.padding_idx is not None and (none_unpadded or of.padding_idx >= 0)

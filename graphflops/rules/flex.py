@@ -1,8 +1,8 @@
 """Attention with the program's own score and mask functions, over blocks of the score matrix.
 
-Dense products are counted, and what the functions hide is in `masked_flops`, exact to the pair where `Seen` tells. Work for
-each score (its scaling, the softmax, the score function) is done for every pair of a block that runs, the mask function's
-where it is asked: in blocks that are visible in part. The functions' traffic stays in registers and is not counted.
+Dense products are counted; what the functions hide is in `masked_flops`, exact to the pair if `Seen` is. Work for each score
+(scaling, softmax, the score function) is done for every pair of a block that runs; the mask function's work is done in
+blocks that are partly visible. The functions' traffic stays in registers and is not counted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from graphflops.rules.shapes import Tensors, tensors_of
 from graphflops.tensor import FLOAT32, INT32, TensorType, flat
 
 PARTIAL_BLOCKS, FULL_BLOCKS = 2, 4  # places in the block mask: how many blocks each row of blocks sees
-LARGEST_BLOCK = 2**30  # rows and columns of the one block of torch's mask for want of one
+LARGEST_BLOCK = 2**30  # rows and columns of the single block of torch's default mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class Seen:
     doubled_pairs: Dim  # twice the pairs of a query and a key that the functions let through
     executed: Dim  # pairs in blocks that run
     asked: Dim  # those of them for which the mask function is asked
-    partial_blocks: Dim | None = None  # that run; None where that is not known or there are none to speak of
+    partial_blocks: Dim | None = None  # that run; None if not known, or if there are none
     full_blocks: Dim | None = None  # the same
     mask: Masking = "structure"  # what hides scores; `tensor` where more may be hidden than is known
-    pattern: str = ""  # the form of what is visible
+    pattern: str = ""  # the name of the visible form
 
 
 def index_operands(query: TensorType) -> Tensors:
@@ -55,7 +55,7 @@ def masked(block_mask: Sequence[Any], query: TensorType, buffers: Sequence[Value
 def flex_problem(
     query: TensorType, key: TensorType, value: TensorType, block_mask: Sequence[Value], seen: Seen | None
 ) -> tuple[Attention, Seen]:
-    """The attention inside, and what is visible of it."""
+    """The attention inside, and what of it is visible."""
     problem = attend(query, key, value)
     if seen is None:  # as far as types tell: blocks where their numbers are known, else everything
         counts = tensors_of((block_mask[PARTIAL_BLOCKS], block_mask[FULL_BLOCKS]))

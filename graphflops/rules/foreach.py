@@ -77,7 +77,7 @@ def unscale(grads: Tensors, found_inf: TensorType, inv_scale: TensorType) -> Est
     )
 
 
-STEPPED = "* grad_scale? found_inf?"  # operands of every optimizer behind its lists
+STEPPED = "* grad_scale? found_inf?"  # operands of every optimizer after its lists
 
 
 def update(work: Work, of: Operands, kept: Sequence[TensorType], *shared: Item) -> Estimate:

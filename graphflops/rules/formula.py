@@ -2,7 +2,7 @@
 
 A formula is text in Python's syntax. `g` is the gradient of the result, `a`, `b` and `c` are the operands in order, `out` is
 the result; every other name is a number. FLOPs, function evaluations and reads are counted from it, and so are the kernels
-that PyTorch launches for it: one for each operator or function, in order. Nothing is evaluated: `ast` reads the text.
+that PyTorch launches for it: one for each operator or function, in order. Nothing is evaluated: `ast` parses the text.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from graphflops.base.record import Record
 
 Numbers = tuple[tuple[str, object], ...]
 
-UNKNOWN = object()  # a number that the formula or the program does not say
+UNKNOWN = object()  # a number that neither the formula nor the program gives
 _TENSORS = ("g", "a", "b", "c", "out")
 _BINARY: Mapping[type, str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
 _COMPARED = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge"}
-# What is computed where only numbers take part.
+# Functions that are computed if all operands are numbers.
 _COMPUTED: Mapping[str, Callable[..., object]] = {
     **{name: getattr(operator, name) for name in ("neg", "add", "sub", "mul", *_COMPARED.values())},
     "div": operator.truediv,
 }
-# Of truth values: part of a choice, without work of their own.
+# On booleans: part of a choice, without work of their own.
 _LOGICAL = ("logical_and", "logical_or", "logical_not")
 _MASKS = (*_LOGICAL, "isnan", "isfinite", "eq", "ne", "lt", "le", "gt", "ge")
 _CHOICES = ("where", "masked_fill")
@@ -39,8 +39,8 @@ class Launch(Record, frozen=True):
     function: str
     operands: tuple[str | int, ...] = ()  # tensors it reads by name, results of earlier launches by place
     numbers: tuple[object, ...] = ()  # its other operands
-    # The tensors that its result is computed from, and whose shape it therefore has; none where it is one number, the
-    # gradient of the result where it is a sum or a mean of a reduction's gradient.
+    # The tensors that its result is computed from, and whose shape it therefore has. None if it is one number; the result's
+    # gradient alone if it is a sum or mean of a reduction's gradient.
     leaves: frozenset[str] = frozenset()
     is_mask: bool = False  # the result holds truth values
     is_in_place: bool = False  # it overwrites the result of the launch before it
@@ -54,7 +54,7 @@ _Value = str | int | _Number  # a tensor by its name, the result of a launch by 
 
 
 def numbers_of(operands: Iterable[tuple[str, object]]) -> Numbers:
-    """Operands that are no tensors, by their letters, as formulas take them; None is one that is not given."""
+    """Operands that are no tensors, by letter, as formulas take them; None is an operand that is not given."""
     known = (bool, int, float, type(None))
     return tuple((letter, value if isinstance(value, known) else UNKNOWN) for letter, value in operands)
 
@@ -126,7 +126,7 @@ class _Reader:
         return found
 
     def called(self, name: str, operands: list[_Value]) -> _Value:
-        """A function. A number that is chosen instead of an element lies in memory of its own."""
+        """A function. A number that replaces an element is in memory of its own."""
         match name.rstrip("_"), operands:
             case "logical_and" | "logical_or", [_Number(True), other] | [other, _Number(True)]:
                 return other
@@ -162,7 +162,7 @@ class _Reader:
 
 
 def is_part_of_choice(launch: Launch, before: tuple[Launch, ...]) -> bool:
-    """Whether a launch joins truth values, or chooses by a comparison of the formula, whose work is that of the choice."""
+    """Whether a launch combines booleans, or chooses by a comparison of the formula; its work is that of the choice."""
     if launch.function not in _CHOICES:
         return launch.function in _LOGICAL
     condition = launch.operands[0 if launch.function == "where" else -1]

@@ -27,14 +27,14 @@ class Update(Record, frozen=True):
     """One write of chosen elements."""
 
     target: TensorType  # written into
-    part: TensorType  # what is written of it
-    operands: Tensors  # read besides: the new values and where they go
+    part: TensorType  # the part that is written
+    operands: Tensors  # also read: the new values and their places
     flops: Dim = 0  # operations in all
     combines: bool = False  # the old values of the part are read too
 
 
 def combined(x: TensorType, part: TensorType, operands: Tensors, reduce: str | None) -> Update:
-    """A part written, and combined with what is there where a reduction is named."""
+    """A part written, combined with its old values if a reduction is named."""
     # A mean also counts the elements, and divides.
     each = 0 if reduce is None else 2 if reduce == "mean" else 1
     divisions = x.numel if reduce == "mean" else 0
@@ -66,9 +66,9 @@ def update(names: str, base: Callable[..., Update], **how: Any) -> None:
 
 
 def indexed_shape(x: TensorType, indices: Indices) -> Shape:
-    """The shape of `x[indices]`: index tensors broadcast; a mask picks as many elements as the data says.
+    """The shape of `x[indices]`: index tensors broadcast; the number of elements that a mask selects depends on data.
 
-    The shared axes stand where the indexed ones stood if those are neighbours, else in front.
+    The shared axes are in place of the indexed axes if those are adjacent, else in front.
     """
     slots = [slot for index in indices for slot in _slots(index)]
     require(len(slots) <= x.rank, f"{len(slots)} indices are too many for {shown(x.shape)}")
@@ -151,9 +151,9 @@ def index_select(x: TensorType, dim: int, index: TensorType) -> Estimate:
 def positions(
     x: TensorType, dim: int, index: TensorType, source: Value, reduce: str | None = None, *, alpha: Value = 1
 ) -> Update:
-    """Replaces the selected positions of an axis; a reduction combines them with what was there, an operation each.
+    """Replaces the selected positions of an axis; a reduction combines them with old values, at one operation each.
 
-    A multiplication more where alpha is not one.
+    One multiplication more if alpha is not one.
     """
     part, given = rows(x, dim, index), tensors_of((source,))
     done = combined(x, given[0] if given else part, (index, *given), reduce)
@@ -245,7 +245,7 @@ backward("aten.index_add index_add_ scatter_add scatter_add_")(partial(gathered,
 
 @backward("aten.scatter_reduce", "aten.scatter_reduce_")
 def reduction_gradient(call: ForwardCall) -> Estimate:
-    """As that of an addition for a sum; else both are scaled by how many elements there are, or by which were chosen."""
+    """For a sum, the gradient of an addition; else both gradients are scaled, by counts or by what was selected."""
     reduce = call.get("reduce")
     found = gathered(call, kept=reduce == "sum")
     if reduce == "sum":

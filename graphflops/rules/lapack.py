@@ -88,6 +88,6 @@ def eig(n: Dim, vectors: bool = True) -> Dim:
 
 
 def least_squares(m: Dim, n: Dim, right: Dim) -> Dim:
-    """By Householder QR: the factorization, its reflectors on the right-hand sides, a triangular solve."""
+    """Householder QR: the factorization, its reflectors applied to the right-hand sides, and a triangular solve."""
     short = dim_min(m, n)
     return qr(m, n) + householder_apply(dim_max(m, n), right, short) + triangular_solve(short, right)

@@ -45,10 +45,10 @@ def each(x: TensorType, flops: Dim) -> Dim:
 def factored(
     A: TensorType, pivot: bool = True, *, made: str, work: Callable[[Dim, Dim], Dim], functions: bool = False
 ) -> Estimate:
-    """Results for each matrix of m rows and n columns, the shorter of which are k.
+    """Results for each matrix of m rows and n columns; k is the smaller of the two.
 
-    made: the results by their sizes, `mk n:int32`; `-` is one number, `0` one that was not asked for. A matrix must be
-    square where these name neither m nor k. functions: whether one is evaluated for each row.
+    made: the results by their sizes, `mk n:int32`; `-` is one number, `0` one that was not requested. A matrix must be
+    square if these name neither m nor k. functions: whether one is evaluated for each row.
     """
     wanted = [each.partition(":") for each in made.split()]
     is_square = not any({*shape} & {"m", "k"} for shape, _, _ in wanted)
@@ -326,9 +326,9 @@ def cond(x: TensorType, p: float | str | None = None) -> Estimate:
 
 @rule("aten.linalg_lstsq")
 def lstsq(A: TensorType, B: TensorType, *, driver: str | None = None) -> Estimate:
-    """By QR for the drivers gels and gelsy (the default on CPU), by singular values for gelsd and gelss.
+    """QR for the drivers gels and gelsy (the default on CPU), singular values for gelsd and gelss.
 
-    Residuals come with a tall matrix from the drivers that compute them.
+    A tall matrix has residuals if the driver computes them.
     """
     batch, m, n = matrices(A)
     vector = B.rank < A.rank

@@ -1,8 +1,8 @@
-"""Gradients of factorizations, solves and inverses, as torch takes them (torch/csrc/autograd/FunctionsManual.cpp).
+"""Gradients of factorizations, solves and inverses, as torch computes them (torch/csrc/autograd/FunctionsManual.cpp).
 
-Products of matrices are matrix FLOPs; solves are vector FLOPs by the formulas of `lapack`, as in the forward pass. Every
-result is assumed to have a gradient. What the forward pass computes only for training (eigenvectors besides eigenvalues) is
-counted here, and what it keeps for the gradient besides operands and results is read here.
+Products of matrices are matrix FLOPs; solves are vector FLOPs by the formulas of `lapack`, as in the forward. Every result
+is assumed to have a gradient. What the forward computes only for training (eigenvectors beside eigenvalues) is counted here,
+and what it saves for the gradient beside operands and results is read here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def tensorinv(call: ForwardCall) -> Estimate:
 
 
 def pseudo_inverse_gradient(m: Dim, n: Dim) -> Dim:
-    """Multiply-adds of eight products, four of which are as long as the rows both ways where these are more."""
+    """Multiply-adds of eight products: four of sizes m x n x m, four of sizes m x n x min(m, n)."""
     return 4 * m * n * (m + dim_min(m, n))
 
 
@@ -111,7 +111,7 @@ def gradients(
     """The gradients of the operands that want one.
 
     like: a tensor of the call's batch and element type.
-    products, others: multiply-adds in products of matrices and other operations, for each matrix, else so many `times`.
+    products, others: multiply-adds in matrix products, and other operations, for each of `times` matrices (default: all).
     keeps: what is read beside the gradients of the results.
     """
     count = prod(like.shape[:-2]) if times is None else times
@@ -129,7 +129,7 @@ def operand(call: ForwardCall) -> TensorType:
 
 
 def floating(call: ForwardCall) -> list[TensorType]:
-    """The results of floating point: those that have a gradient, and from which gradients are computed."""
+    """Floating results, which have gradients, and from which gradients are computed."""
     return [value for value in call.estimate.out if isinstance(value, TensorType) and value.dtype.is_floating]
 
 
@@ -153,7 +153,7 @@ def householder_product(call: ForwardCall) -> Estimate:
 
 @backward("aten.ormqr")
 def ormqr(call: ForwardCall) -> Estimate:
-    """The reflectors applied the other way round; their own gradients as those of `householder_product`."""
+    """The reflectors applied in the other direction; their own gradients are those of `householder_product`."""
     found = call.out
     x, tau, other = call["x"], call["tau"], call["other"]
     _, m, n = matrices(other)
@@ -196,7 +196,7 @@ backward("aten.nuclear_norm", "aten.nuclear_norm.dim")(
 
 @backward("aten.linalg_matrix_norm", "aten.linalg_norm")
 def matrix_norm(call: ForwardCall) -> Estimate:
-    """That of the singular values for the orders that need them of a matrix, else that of a norm of its elements."""
+    """For orders that need singular values of a matrix, their gradient; else that of a norm of its elements."""
     x, order = operand(call), call.get("ord")
     along = axes(call.get("dim"), x.rank)
     along = along if len(along) == 2 or x.rank < 2 else along[-2:]
@@ -210,9 +210,9 @@ def matrix_norm(call: ForwardCall) -> Estimate:
 
 
 def by_sizes(work: Callable[[Dim, Dim], tuple[Dim, Dim]], *kept: str) -> Backward:
-    """The rule of so many multiply-adds and other operations, complex ones where the result is.
+    """The rule with these numbers of multiply-adds and other operations, complex ones if the result is complex.
 
-    kept: what is read, the operand, its factors or results.
+    kept: what is read: the operand, its factors or results.
     """
 
     def priced(call: ForwardCall) -> Estimate:
@@ -240,7 +240,7 @@ def _svd(m: Dim, n: Dim) -> tuple[Dim, Dim]:
 
 
 def unless(argument: str, whole: Backward, less: Backward) -> Backward:
-    """The rule `whole`, but `less` where an argument says that only values are wanted, no vectors."""
+    """The rule `whole`, or `less` if an argument says that only values are wanted, no vectors."""
     return lambda call: (less if call.get(argument, True) is False else whole)(call)
 
 
@@ -275,7 +275,7 @@ def eigvals(call: ForwardCall) -> Estimate:
     return _eigvals(call).plus(vector_flops=each(x, found))
 
 
-# That of the singular values; for other norms that of the inverse and of both norms.
+# The gradient of the singular values; for other norms, that of the inverse and of both norms.
 _cond = by_sizes(lambda _, n: (2 * n * n * n, 5 * n * n), "operand", "factors")
 backward("aten.linalg_cond")(
     lambda call: (of_singular_values if call.get("p") in (None, 2, -2) else _cond)(call)

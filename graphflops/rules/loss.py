@@ -34,13 +34,13 @@ def total_of(
 
 
 def work_of(name: str, given: Mapping[str, Any], gradient: str = "") -> Work:
-    """The work of a loss per element, as its arguments say. gradient: `_backward` for that of a gradient."""
+    """The work of a loss per element, given its arguments. gradient: `_backward` for the work of the gradient."""
     if (name == "kl_div" and given.get("log_target")) or (name == "poisson_nll_loss" and given["log_input"]):
         name += "_of_logs"
     work = WORK[name + gradient]
     if given.get("full") and not gradient:
         work = work.more(WORK["stirling"].flops, WORK["stirling"].transcendentals)
-    # A weight of positives takes two operations besides its product: it is subtracted from and added to.
+    # A weight of positives takes two operations beside its product: one is subtracted from it, and one is added.
     return work if given.get("pos_weight") is None or gradient else work.more(2)
 
 

@@ -240,9 +240,9 @@ def matrix_power_backward(call: ForwardCall) -> Estimate:
 def linear_backward(
     x: TensorType | Shape, grad: TensorType, weight: TensorType, output_mask: Mask
 ) -> Estimate:
-    """The forward's product for the input, which may be its sizes, and for the weight, a sum over rows for the bias."""
+    """For the input, of which only sizes may be given, and for the weight a product; for the bias a sum over rows."""
     given, shape = (x, x.shape) if isinstance(x, TensorType) else (None, x)
-    # Made together.
+    # The gradients of weight and bias are computed together.
     wants_x, wants_rest = (output_mask[0], output_mask[1] or output_mask[2])
     product = flops_of(prod(grad.shape[:-1]) * weight.numel, grad.dtype)
     return Estimate(

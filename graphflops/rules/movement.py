@@ -38,7 +38,7 @@ def moved(x: TensorType, dtype: DType | None, copy: bool | None = False) -> Esti
 
 @rule("aten.clone contiguous lift_fresh_copy pin_memory _pin_memory", "prims.clone copy_strided device_put")
 def clone(x: TensorType, *unused: Value) -> Estimate:
-    """A copy; `contiguous` is taken to be one, since strides are not known."""
+    """A copy; `contiguous` is assumed to copy, since strides are not known."""
     return converted(x)
 
 
@@ -56,7 +56,7 @@ rule("aten._to_copy").derived(converted, order="x")
 def to(
     x: TensorType, *, other: TensorType | None = None, dtype: DType | None = None, copy: bool | None = False
 ) -> Estimate:
-    """A conversion to another element type, or that of another tensor; a move to another device costs nothing here."""
+    """A conversion to an element type, or to that of another tensor; a move to another device costs nothing here."""
     return moved(x, dtype if other is None else other.dtype, copy)
 
 
@@ -172,7 +172,7 @@ def joined(tensors: Sequence[TensorType], shape: Shape) -> Estimate:
 @rule("aten.cat concat concatenate _cat", "prims.cat")
 def cat(tensors: Sequence[TensorType], dim: int = 0) -> Estimate:
     """Tensors joined along an axis they have."""
-    present = [x for x in tensors if x.shape != (0,)] or list(tensors)  # of any shape, but for empty vectors
+    present = [x for x in tensors if x.shape != (0,)] or list(tensors)  # empty vectors fit any shape
     estimate, parts = joined(tensors, end_to_end(present, dim)), [x.value for x in present]
     (out,) = tensors_of(estimate.out)
     if out.rank != 1 or out.dtype.is_floating or not all(isinstance(part, tuple) for part in parts):
@@ -190,7 +190,7 @@ def stack(tensors: Sequence[TensorType], dim: int = 0) -> Estimate:
 def _stacked(
     tensors: Sequence[TensorType], *, raised: Callable[[TensorType], TensorType], dim: int
 ) -> Estimate:
-    """Tensors joined along an axis, the first one where they have only that, once they have so many."""
+    """Tensors joined along an axis, or along the first if they have only one, after they are raised to enough axes."""
     rows = [raised(x) for x in tensors]
     return cat(rows, min(dim, rows[0].rank - 1))
 

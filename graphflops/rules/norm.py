@@ -1,11 +1,11 @@
 """Normalisation by statistics of the element's own group (layer, group, instance and root-mean-square norms) or the batch.
 
-Work per element: mean 1, centre 1, square 1, sum 1; normalise 1; weight 1 and bias 1 where there are any. The
+Work per element: mean 1, centre 1, square 1, sum 1; normalise 1; weight 1 and bias 1 if there are any. The
 root mean square takes square 1 and sum 1 instead of the first four. One reciprocal square root per group.
 
-Batch normalisation takes the batch's own statistics in training, where each running statistic that is updated costs 3 more
-per channel. In inference all of it folds into one scale and one shift per channel, as ATen computes it: 2 per element. What
-is kept of the statistics then, nothing on a CPU and a copy on a GPU, is not written here.
+Batch normalisation uses the batch's own statistics in training; each running statistic that is updated costs 3 more
+per channel. In inference everything folds into one scale and one shift per channel, as ATen computes it: 2 per element. The
+statistics that are then kept (none on a CPU, a copy on a GPU) are not counted as written here.
 
 Gradients, backward operators and the backward cost of forward calls alike: per element; the shared part is counted once if
 input or weight have a gradient:
@@ -130,7 +130,7 @@ def updated(estimate: Estimate, *running: TensorType | None) -> Estimate:
 
 
 def by_channel(of: Operands, groups: Dim, own: bool) -> Estimate:
-    """Normalised in so many groups by statistics of its own, or by running ones."""
+    """Normalised in `groups` groups by own statistics, or by running statistics."""
     x, *each = of
     channels = channels_of(x).numel
     for tensor in each:
@@ -150,7 +150,7 @@ def batch_norm(of: Operands, *, training: bool) -> Estimate:
 
 @rule("aten.instance_norm").takes("x weight? bias? running_mean? running_var?")
 def instance_norm(of: Operands, *, use_input_stats: bool) -> Estimate:
-    """Each channel of each sample is normalised on its own; with running statistics, as `batch_norm` in inference."""
+    """Each channel of each sample is normalised on its own; with running statistics, like `batch_norm` in inference."""
     return by_channel(of, prod(of.x.shape[:2]), use_input_stats)
 
 
@@ -246,7 +246,7 @@ class NormGradient(Record, frozen=True):
         kept: tuple[TensorType | Dim | None, ...],
         affine: TensorType | None = None,
     ) -> Estimate:
-        """The gradients of input, weight and bias, None for unwanted ones; those of the latter have the type `affine`."""
+        """The gradients of input, weight and bias, None for unwanted ones; those of the last two have the type `affine`."""
         for_input, for_weight, for_bias = wants
         per_element = self.shared * (for_input or for_weight) + self.weight * for_weight
         per_element += (self.input + self.weighted * (weight is not None)) * for_input
@@ -335,5 +335,5 @@ backward("aten._native_batch_norm_legit_no_training _batch_norm_no_update")(part
     "aten._native_batch_norm_legit_functional _batch_norm_impl_index cudnn_batch_norm miopen_batch_norm",
 )
 def batch_norm_gradient(call: ForwardCall) -> Estimate:
-    """As in training for the batch's own statistics, as in inference for running ones."""
+    """As in training for the batch's own statistics; as in inference for running ones."""
     return priced(BATCH if call.get("training", call.get("use_input_stats")) else BATCH_INFERENCE, call)

@@ -1,4 +1,4 @@
-"""Rules made of functions: operands of a call by name, for those that take many, and rules that are another one changed."""
+"""Rules made of functions: a function of many operands gets them by name; a rule may be derived from another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from graphflops.errors import ShapeError
 
 
 class Operands:
-    """The operands of one call, in the operator's order, None where one is left out; and by name its attributes."""
+    """The operands of one call, in the operator's order, None if omitted; and its attributes by name."""
 
     def __init__(self, given: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
         self.given, self.attributes = given, attributes
@@ -35,20 +35,20 @@ class Operands:
 
 
 class Derived:
-    """A rule made of another: the parameters of `base`, some of them given, and `change` of what it returns."""
+    """A rule made from another: the parameters of `base`, some of them given, and `change` of what it returns."""
 
     takes: Mapping[str, str]  # operands that the function takes as one argument `of`, and what each must be
-    order: tuple[str, ...] | None  # names by position, where they are not those of the function
+    order: tuple[str, ...] | None  # names by position, unless they are those of the function
 
     def __init__(
         self,
         base: Callable[..., Any],
         change: Callable[[Any], Estimate] | None = None,
-        says: str = "",  # what is counted, in one sentence, where that is not what `base` says
-        # Operands by names of parameters, `_` for one that plays no part; "": as `base` has them.
+        says: str = "",  # one sentence on what is counted, unless it is what `base` says
+        # Operands by names of parameters, `_` for one that is ignored; "": as in `base`.
         order: str = "",
         *,
-        usually: Mapping[str, object] | None = None,  # defaults, where they are not those of the function
+        usually: Mapping[str, object] | None = None,  # defaults that differ from those of the function
         **given: object,
     ) -> None:
         self.__wrapped__ = base  # where its parameters are found, and its description
@@ -65,7 +65,7 @@ class Derived:
 
 
 class Taking(Derived):
-    """A rule whose operands have their names here: it takes them, and attributes, as one argument `of`."""
+    """A rule whose operands are named here: it takes them, and attributes, as one argument `of`."""
 
     def __init__(self, names: str, function: Callable[..., Estimate]) -> None:
         super().__init__(function)
@@ -96,8 +96,8 @@ class Taking(Derived):
 def takes(names: str) -> Callable[[Callable[..., Estimate]], Taking]:
     """Make a rule of a function of `Operands`.
 
-    names: in the operator's order, `bias?` for one that may be left out, `sizes=` for one that need not be a tensor; those
-    after a `*` are found by name, as keywords. Behind a `;` stand attributes, which are no operands: `heads` that a call
-    must give, `causal=0` with its default.
+    names: in the operator's order, `bias?` for one that may be omitted, `sizes=` for one that need not be a tensor; those
+    after a `*` are found by name, as keywords. Attributes, which are no operands, come after a `;`: `heads` is required,
+    `causal=0` has a default.
     """
     return lambda function: Taking(names, function)

@@ -1,4 +1,4 @@
-"""Parts of tensors: slices, single positions, splits and diagonals, all views; views that copy what they show."""
+"""Parts of tensors: slices, single positions, splits and diagonals, which are views; and copies of such views."""
 
 from __future__ import annotations
 
@@ -165,13 +165,13 @@ def part_backward(call: ForwardCall) -> Estimate:
 
 @backward("aten.slice")
 def slice_backward(call: ForwardCall) -> Estimate:
-    """As of any part; that of everything, which `x[:, 0]` leaves of an open axis and PyTorch skips, is the result's own."""
+    """The gradient of a part; if the slice keeps everything (`x[:, 0]` with an open axis), the result's own gradient."""
     x: TensorType = call["x"]
     return free(x.like()) if call.out.shape == x.shape else part_backward(call)
 
 
 def copied_out(seen: Estimate) -> Estimate:
-    """What a view shows, copied."""
+    """A copy of what a view shows."""
     return copied(*tensors_of(seen.out))
 
 

@@ -1,14 +1,14 @@
-"""Operators that a line describes: copies, gradients put back, so many operations for each element, bookkeeping.
+"""Operators that a line describes: copies, gradients put back, a number of operations for each element, bookkeeping.
 
-A line of `plain.txt` names the kind of some operators and the operators; operands and attributes as `takes` does, `x~` for
-what is not read; behind `->` the results, behind `;` the work; at last what is counted, in a sentence. A result is like an
-operand, of another element type in `x:bool` or `x:grad`, in `x:dtype|int8` of the one that is given, else int8; without an
-operand `new(n):dtype`; `=x` is the operand's own memory, `+x` memory that is not written, `-` nothing.
+A line of `plain.txt` names the kind of some operators and the operators; then operands and attributes as for `takes`, `x~`
+for an operand that is not read; after `->` the results, after `;` the work; last what is counted, in a sentence. A result is
+like an operand, of another element type in `x:bool` or `x:grad`; in `x:dtype|int8` of the given one, else int8. Without an
+operand it is `new(n):dtype`; `=x` is the operand's own memory, `+x` memory that is not written, `-` nothing.
 
-Sizes stand in parentheses. Those of an operand get names, `x(m,k)`, where `*rows` is all that are left; those of a result
+Sizes are in parentheses. Those of an operand get names, `x(m,k)`, where `*rows` is all that are left; those of a result
 are computed from them, and from numbers of the call: `x(m,2*k)`. In a result `*sizes` is a list, or the shape of an operand,
-and `kept?` depends on data. Work is so many operations per element of an operand, or of the first result, `out`, or those of
-a function of `work.txt`; `matrix m x` are multiply-adds of a product of matrices, `1 x if bias` depends on another operand.
+and `kept?` depends on data. Work is a number of operations per element of an operand, or of the first result, `out`; or that
+of a function of `work.txt`. `matrix m x` are multiply-adds of a matrix product; `1 x if bias` depends on another operand.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Sizes = dict[str, Shape]  # by name, of a number just the one
 
 
 def plain(of: Operands, *, shapes: Mapping[str, str], results: str, work: str, reads: str) -> Estimate:
-    """As a line of the table says."""
+    """As the line of the table says."""
     sizes = _named(of, shapes)
     out = tuple(_result(of, sizes, result) for result in results.split())
     if results[:1] in ("", "=", "+", "-"):

@@ -46,8 +46,8 @@ from graphflops.tensor import COMPLEX128, FLOAT64, DType, TensorType
 KIND = "elementwise"
 
 
-# Functions with a row of work that do just what it says, under all names that the table of operators has for them. A result
-# is a floating number, unless it says something of its operands, or is computed in their type.
+# Functions whose row of work says everything, under all names that the table of operators has for them. A result is a
+# floating number, unless the function is a statement about its operands, or is computed in their type.
 _OF_THEIR_OWN = """add sub rsub pow square round clamp clamp_min clamp_max addcmul addcdiv polar frexp angle polygamma
 mvlgamma where masked_fill lerp prelu elu gelu glu rrelu_with_noise softplus"""
 _IN_TYPE_OF_OPERANDS = """neg floor ceil trunc sign sgn frac nan_to_num mul floor_divide remainder fmod fmax fmin nextafter
@@ -69,7 +69,7 @@ _FOLDS: dict[str, Callable[..., Dim]] = {
 
 
 def _result_of(row: Row, in_type: bool) -> Promotion:
-    """The element type of an operator's result. in_type: of functions of numbers, that of the operands."""
+    """The element type of an operator's result. in_type: whether a function of numbers is computed in its operands' type."""
     if row.kind == "comparison" or row.name.startswith("logical"):
         return to_bool
     if row.name == "abs":

@@ -39,13 +39,13 @@ def outputs(
     spare = padded - window + (stride - 1 if ceil_mode else 0)
     require(not at_least(-1, spare), f"a window of {window} is larger than its input of {padded}")
     count = floor_div(spare, stride) + 1
-    if not ceil_mode or at_least(window, after + stride):  # else the last window may start behind the input
+    if not ceil_mode or at_least(window, after + stride):  # else the last window may start after the input
         return count
     return count - compare(">=", (count - 1) * stride, before + size)
 
 
 def windowed(x: TensorType, kernel: Shape, counts: Shape, each: int = 1, final: int = 0) -> Estimate:
-    """`each` operations per window element and `final` per output, for so many outputs along the last axes."""
+    """`each` operations per window element and `final` per output, for `counts` outputs along the last axes."""
     out = x.like((*x.shape[: -len(counts)], *counts))
     return Estimate((out,), vector_flops=(each * prod(kernel) + final) * out.numel, reads=(x,))
 
@@ -98,7 +98,7 @@ for _spatial in (1, 2, 3):
 rule("aten.max_pool2d_backward").derived(pooling_backward, spatial=2, again=True)
 
 
-# What torch.compile's decompositions make of a maximum with its index: the place within the window, in a byte.
+# torch.compile's decomposition of a maximum with its index: the place within the window, as a byte.
 @rule("prims._low_memory_max_pool_with_offsets", "prims._low_memory_max_pool2d_with_offsets")
 def max_pool_with_offsets(
     x: TensorType, kernel_size: Shape, stride: Shape, padding: Shape, dilation: Shape, *, ceil_mode: bool

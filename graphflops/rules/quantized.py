@@ -102,7 +102,7 @@ def scaled_mm(of: Operands) -> Estimate:
     """Product of narrow floats; each result takes both operands' scales, then the bias and its own scale."""
     a, b, *scales = of.named("a b scale_a scale_b")
     require(a.rank == b.rank == 2, f"a scaled product is of matrices, not {a} and {b}")
-    # Of float32 scales torch takes these forms: of tensors, of rows, of blocks of 128.
+    # float32 scales may have these forms in torch: per tensor, per row, per block of 128.
     if {x.dtype.name for x in scales} == {"float32"} and any(differ(x.numel, 1) for x in scales):
         (m, k), n = a.shape, b.shape[1]
         blocks_m, blocks_k, blocks_n = (ceil_div(size, 128) for size in (m, k, n))
@@ -163,7 +163,7 @@ def _scaled(
 
 
 def weight_only(x: TensorType, features: Dim, per_weight: int, *weight: TensorType | None) -> Estimate:
-    """Rows times a packed weight with so many output features; each weight is first converted to the rows' type."""
+    """Rows times a packed weight with `features` output features; each weight is first converted to the rows' type."""
     inner = x.shape[-1]
     out = x.like((*x.shape[:-1], features))
     flops = flops_of(out.numel * inner, x.dtype)
@@ -172,9 +172,9 @@ def weight_only(x: TensorType, features: Dim, per_weight: int, *weight: TensorTy
 
 @takes("x weight scales zero_points? dtype?")
 def dequantized_product(of: Operands, *, axis: int = 0, each: int | None = None) -> Estimate:
-    """Three operations dequantize each weight, two without zero points; rows of one of four axes come in tiles of eight.
+    """Three operations dequantize each weight, two without zero points; rows of a 4-D weight come in tiles of eight.
 
-    axis: of the output features. each: operations, where zero points are not given apart.
+    axis: that of the output features. each: operations per weight if zero points are not given separately.
     """
     features = of.weight.shape[axis] * (8 if of.weight.rank == 4 else 1)
     per_weight = DEQUANTIZE - (of.zero_points is None) if each is None else each

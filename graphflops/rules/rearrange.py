@@ -23,7 +23,7 @@ KIND = "movement"
 
 
 def bordered(shape: Shape, widths: Mapping[int, Sequence[Dim]]) -> Shape:
-    """The shape with a border of these widths before and behind each axis; a negative width cuts off."""
+    """The shape with a border of these widths before and after each axis; a negative width crops."""
     out = tuple(size + total(widths.get(at, ())) for at, size in enumerate(shape))
     crops = any(at_least(-1, size) for size in out)
     require(not crops, f"a border of {dict(widths)} crops more than {shown(shape)} has")
@@ -62,7 +62,7 @@ def columns_to_image(x: TensorType, leading: Sequence[Dim], channels: Dim, image
 
 
 def one_hot_along(x: TensorType, place: int, classes: Dim | None, dtype: DType) -> Estimate:
-    """One of two values for each index and class, classes along a new axis; None where the data says how many."""
+    """One of two values for each index and class, classes along a new axis; None if their number depends on data."""
     size = data_dependent("one_hot") if classes is None else classes
     return Estimate((x.like((*x.shape[:place], size, *x.shape[place:]), dtype),), reads=(x,))
 
@@ -90,7 +90,7 @@ rule(*(f"aten.{kind}_pad{n}d" for kind in ("reflection", "replication") for n in
     "aten.repeat tile repeat_interleave.self_int repeat_interleave.self_Tensor im2col",
 )
 def copies_gradient(call: ForwardCall) -> Estimate:
-    """Sums the gradients of an element and of its copies: in a border, as repeats of it, or in patches."""
+    """Sums the gradients of an element and of its copies: in a border, as repeats, or in patches."""
     return Estimate((call["x"].like(),), vector_flops=call.out.numel, reads=(call.out.like(),))
 
 
@@ -155,7 +155,7 @@ def repeat_interleave(x: TensorType, repeats: Dim, dim: int | None = None) -> Es
 def repeat_interleave_each(
     x: TensorType, repeats: TensorType, dim: int | None = None, *, output_size: Dim | None = None
 ) -> Estimate:
-    """Every element of an axis, or of the flattened tensor, repeated as often as the data says."""
+    """Every element of an axis, or of the flattened tensor, repeated a data-dependent number of times."""
     flat = x.like((x.numel,)) if dim is None else x
     place = axis(dim or 0, flat.rank)
     length = _repeated(repeats, output_size, 1 if repeats.numel != 1 else flat.shape[place])
@@ -164,7 +164,7 @@ def repeat_interleave_each(
 
 @rule("aten.repeat_interleave.Tensor")
 def repeat_interleave_positions(repeats: TensorType, *, output_size: Dim | None = None) -> Estimate:
-    """Every position repeated as often as the data says."""
+    """Every position repeated a data-dependent number of times."""
     return Estimate((repeats.like((_repeated(repeats, output_size, 1),)),), reads=(repeats,))
 
 

@@ -29,12 +29,12 @@ class Cell:
     """One kind of cell: its gates and activations, and its other work per hidden unit and row."""
 
     gates: int
-    activations: tuple[Work, ...]  # those of the gates, and of the state
-    combining: int  # operations besides the activations and the biases, forward
+    activations: tuple[Work, ...]  # of the gates, and of the state
+    combining: int  # operations beside the activations and the biases, forward
     combining_back: int = 0  # and backward
     transcendentals_back: int = 0  # functions that the backward pass evaluates again
-    kept: int = 0  # values per hidden unit and row that the backward pass reads besides the result
-    around: int = 0  # the same of a single step: both products, and what is made of them
+    kept: int = 0  # values per hidden unit and row that the backward reads beside the result
+    around: int = 0  # the same for a single step: both products, and values computed from them
 
     @property
     def vector(self) -> int:
@@ -143,9 +143,9 @@ def states_of(hx: TensorType | Tensors) -> Tensors:
 
 
 def check_sizes(cell: Cell, states: Tensors, layers: list[Layer], directions: int) -> None:
-    """Refuse states and weights that are not those of such layers.
+    """Refuse states and weights that do not fit these layers.
 
-    States: an entry for each layer and direction, as wide as its results; cells of an LSTM are as wide as its hidden units.
+    States have an entry for each layer and direction, as wide as its results; LSTM cells are as wide as their hidden units.
     """
     hidden, project = layers[0].hidden(cell), layers[0].project
     width = hidden if project is None else project.shape[0]
@@ -187,7 +187,7 @@ def with_gradients(work: Estimate, call: ForwardCall) -> Estimate:
 
 @takes("x * batch_sizes? hx= params= has_biases= num_layers= dropout= train= bidirectional= batch_first?")
 def layers(of: Operands, *, cell: Cell) -> Estimate:
-    """All layers over a padded or a packed batch; in training with dropout between them.
+    """All layers over a padded or a packed batch, in training with dropout between them.
 
     Workspace: the input products of one layer's gates in all steps, the result of each step before they are joined
     (for two directions also separately), and the results of the layer before.

@@ -49,7 +49,7 @@ def reduction(
 ) -> Estimate:
     """`each` operations and `evaluated` functions per element, `final` and `evaluated_final` per result.
 
-    result: its element type by that of `x`, if none is given. fold: gives known contents, of a vector whose are known.
+    result: its element type by that of `x`, if no `dtype` is given. fold: computes contents from a vector's known contents.
     """
     out = x.like(reduced(x.shape, dim, keepdim), dtype or (result and result(x.dtype)))
     work = parts(x) * (each * x.numel + final * out.numel)
@@ -200,7 +200,7 @@ backward("aten.sum")(lambda call: free(replace(call["x"].like(), stored=call.out
 def per_element(
     each: int = 0, evaluated: int = 0, saved: Callable[[ForwardCall], Tensors] = lambda _: ()
 ) -> Backward:
-    """The backward rule of that much work per element of the operand. saved: what is read beside the gradient."""
+    """The backward rule with this work per element of the operand. saved: what is read beside the gradient."""
     return lambda call: operand_gradient(call, each, evaluated, saved(call))
 
 

@@ -48,7 +48,7 @@ class Rule(Record, frozen=True):
 
     key: str
     function: RuleFunction
-    # Parameters that are multiplied with one another; the gradient of each costs the forward's product once more.
+    # Parameters that are multiplied with each other; the gradient of each costs another product like the forward's.
     product: tuple[str, ...] = ()
     rankless: tuple[str, ...] = ()  # parameters that may get a value of unknown rank; `*` for variadic ones
     home: str = ""  # module that registered it
@@ -81,7 +81,7 @@ class Rule(Record, frozen=True):
 
     @property
     def annotations(self) -> dict[str, str]:
-        """What the parameters are annotated with, as it is written."""
+        """The parameters' annotations, as spelled."""
         return {**getattr(self._plain, "__annotations__", {}), **getattr(self.function, "takes", {})}
 
     @property
@@ -112,12 +112,12 @@ class Rule(Record, frozen=True):
     def bound(
         self, op: str, args: Sequence[Any], kwargs: Iterable[tuple[str, Any]], *, by_place: bool = True
     ) -> dict[str, Any]:
-        """The arguments of a call of `op` by parameter name, what is left for a variadic rule under `*`.
+        """The arguments of a call of `op` by parameter name; what is left for a variadic rule is under `*`.
 
-        The rule's keywords are found among the operands by the names of the operator's schema, or their canonical names;
-        what the schema has and the rule does not name plays no part.
-        by_place: a keyword that neither names may stand for the operand at its place: files of torch before 2.7 name every
-        argument and do not say which are positional, and rules name leading operands as they like.
+        The rule's keywords are found among the operands by the names of the operator's schema, or by their canonical names;
+        what the schema has and the rule does not name is ignored.
+        by_place: whether a keyword that neither names may be the operand at its place. Files of torch before 2.7 name every
+        argument without saying which are positional, and rules name leading operands as they like.
         Raises RuleError for an argument that neither the rule nor the operator has.
         """
         names, leading = self.parameters, self.parameters[: self.positional]
@@ -155,7 +155,7 @@ class Rule(Record, frozen=True):
                     yield keyword, value
 
     def price(self, op: str, /, *args: Any, **kwargs: Any) -> Estimate:
-        """What the rule says of a call of `op` with these arguments."""
+        """The estimate of a call of `op` with these arguments."""
         return self.call(self.bound(op, args, kwargs.items(), by_place=False))
 
     def call(self, arguments: Mapping[str, Any]) -> Estimate:
@@ -172,7 +172,7 @@ class ForwardCall(Record, frozen=True):
     """The argument of a backward rule: the forward call whose gradient is wanted."""
 
     estimate: Estimate  # what the forward rule returned
-    arguments: dict[str, Any]  # by parameter name; those left at their default are not in it
+    arguments: dict[str, Any]  # by parameter name, without those that have their default
     wants: frozenset[str]  # the parameters (tensors, or lists with a tensor) that want a gradient
 
     def __getitem__(self, name: str) -> Any:
@@ -219,11 +219,11 @@ class Registration(Record, frozen=True):
         return function
 
     def takes(self, names: str) -> Callable[[Callable[..., Estimate]], Taking]:
-        """Register a rule of many operands, which have their names here: `takes` says how."""
+        """Register a rule of many operands, which are named here as `takes` describes."""
         return lambda function: self(Taking(names, function))
 
     def derived(self, *base: Any, **given: Any) -> Derived:
-        """Register a rule made of another: `Derived` says how."""
+        """Register a rule made from another, as `Derived` describes."""
         return self(Derived(*base, **given))
 
 
@@ -232,8 +232,8 @@ def rule(
 ) -> Registration:
     """Register the decorated function as the rule of each operator: `aten.mm bmm` names two.
 
-    kind: of operators that `ops/` does not list; by default what the module says as `KIND` above it, else `other`.
-    Raises RuleError if an operator has a rule already, or for a kind that there is not.
+    kind: of operators that `ops/` does not list; by default the module's `KIND` above the function, else `other`.
+    Raises RuleError if an operator has a rule already, or for an unknown kind.
     """
     home, family = _registering_module()
     stated = kind or family
@@ -255,7 +255,7 @@ def backward(*keys: str) -> Callable[[Backward], Backward]:
 
 
 def _each(keys: Iterable[str]) -> Iterator[str]:
-    """Every operator that keys name, one or several of a namespace."""
+    """Every operator in keys, each of which names one operator or several of a namespace."""
     for first, *others in map(str.split, keys):
         yield from (first, *(f"{first.partition('.')[0]}.{name}" for name in others))
 
@@ -273,7 +273,7 @@ def find(op: str) -> Rule | None:
 
 
 def find_backward(op: str) -> RuleFunction | None:
-    """The operator's own backward rule, or None where the default applies."""
+    """The operator's own backward rule; None if the default applies."""
     return found.function if (found := _lookup(_backwards, index.BACKWARDS, op)) else None
 
 

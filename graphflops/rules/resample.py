@@ -190,7 +190,7 @@ KIND = "boxes"
 def spread(of: Operands, *, work: Dim = 1) -> Estimate:
     """The gradient of a batch of pictures: as many taps as the forward samples, and the division by their number.
 
-    Of the largest pixel one addition per element; of a window's mean a division, and an addition per pixel.
+    For a largest pixel one addition per element; for a window's mean a division, and an addition per pixel.
     """
     if of.sampling_ratio is not None:
         work = SAMPLE * samples(of.sampling_ratio) + 1
@@ -223,7 +223,7 @@ OVERLAP = 13  # two boxes: corners 4, sides 2, clipped 2, area 1, union 2, ratio
 
 
 def samples(sampling_ratio: Dim) -> Dim:
-    """Samples averaged per output; by default as many as the box has pixels, which only data can tell."""
+    """Samples averaged per output; by default as many as the box has pixels, which depends on data."""
     if isinstance(sampling_ratio, int) and sampling_ratio <= 0:
         return data_dependent("samples")
     return sampling_ratio * sampling_ratio
@@ -233,8 +233,8 @@ def samples(sampling_ratio: Dim) -> Dim:
 def pooled(of: Operands, *, work: Dim = 0, by_position: bool = False, indexed: bool = True) -> Estimate:
     """One small picture per box: the bilinear samples of each output and a division by their number.
 
-    Without samples an operation per pixel of each output's window, whose size only data can tell.
-    by_position: each output position has channels of its own. indexed: a second result says where each output is from.
+    Without samples, one operation per pixel of each output's window, whose size depends on data. by_position: whether each
+    output position has its own channels. indexed: whether a second result has each output's source.
     """
     x, rois, pooled_height, pooled_width, sampling_ratio = of
     require(x.rank == 4, f"a batch of pictures has four axes, not {x.rank}")
@@ -260,7 +260,7 @@ def nms(dets: TensorType, scores: TensorType) -> Estimate:
 
 
 def suppression(boxes: Dim) -> Dim:
-    """Operations that sort so many boxes and compute the overlap of every pair."""
+    """Operations that sort boxes and compute the overlap of every pair."""
     return n_log_n(boxes) + OVERLAP * floor_div(boxes * (boxes - 1), 2)
 
 

@@ -41,7 +41,7 @@ def number(*values: Value) -> Estimate:
 
 
 def applied(*operands: Value, exact: Function, symbolic: Function) -> Estimate:
-    """A function of numbers: `exact` of plain ones, `symbolic` of sizes; no value where it has none, or one too long."""
+    """A function of numbers: `exact` if all are plain, `symbolic` with sizes; no value if it has none, or too long a one."""
     if not all(isinstance(x, (int, float, Expr)) for x in operands):  # a file may give texts and lists
         return number(None)
     whole = [int(x) if isinstance(x, float) and x.is_integer() else x for x in operands]
@@ -60,7 +60,7 @@ def _function(a: Value, b: Value = None, *, exact: Function, symbolic: Function)
 
 
 def _power(a: float, b: float) -> float:
-    """A power; an integer one of at most as many digits as formulas may have."""
+    """A power; an integer power has at most as many digits as formulas may have."""
     power: float = float(a) ** b if b < 0 else FUNCTIONS["pow"](a, b)
     return power
 
@@ -130,7 +130,7 @@ def strides(x: TensorType) -> Shape:
 
 
 def _along(x: TensorType, dim: int | None = None, *, of: Callable[[TensorType], Shape]) -> Estimate:
-    """The length of an axis, or the step in memory along it as if the tensor had no gaps; those of all if none is named."""
+    """The length of an axis, or its stride as if the tensor had no gaps; those of all axes if none is named."""
     return number(*of(x)) if dim is None else number(of(x)[axis(dim, x.rank)])
 
 

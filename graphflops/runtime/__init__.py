@@ -1,1 +1,1 @@
-"""What runs on a machine, to hold predictions against: the only importer of triton, and of torch beside `exporters.live`."""
+"""What runs on a machine, to check predictions: the only importer of triton, and of torch beside `exporters.live`."""

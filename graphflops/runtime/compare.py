@@ -31,7 +31,7 @@ from graphflops.runtime.validation import CheckResult, NodeResult, RunSizes, Ver
 from graphflops.tensor import TensorType, flat
 
 _MASKED_BY_INPUT = "a mask among the inputs hides scores: their number depends on the data"
-_NOT_RUN = ""  # what is compared of a call that failed
+_NOT_RUN = ""  # the value to compare for a call that failed
 _BOUND = "an upper bound: the branch that runs depends on the data"
 _COMPLEX = "torch counts a complex multiply-add as a real one; it takes eight operations"
 _GROUPS = "torch counts the gradient of a grouped convolution's weight as if there were one group"
@@ -57,7 +57,7 @@ def row_finder(report: Report) -> Callable[[Step], int]:
         rows[row.node].append(place)
 
     def place_of(step: Step) -> int:
-        # By operator and outputs, because two branches may reuse a node name.
+        # By operator and outputs too, because two branches may have the same node names.
         for place in rows.get(step.name, ()):
             row = report.rows[place]
             if row.op == step.node.op and all(name in step.node.outputs for name, _ in row.outputs):

@@ -60,7 +60,7 @@ class Execution:
     weights: Weights
     sizes: dict[str, int] = field(default_factory=dict)  # known values of the program's symbols
     trusted: bool = False  # True for a program in memory, False for one read from a file
-    # Runs of nested graphs so far; those of a program from a file are limited, because it may never end.
+    # Runs of nested graphs so far; for a program from a file they are limited, because it may never end.
     turns: int = 0
     around: Callable[[Step], Any] = lambda step: step()  # runs each step and returns its result, or raises
     # Called after each step with its results, one for each of the node's outputs.
@@ -99,7 +99,7 @@ class Execution:
                     values[name] = self.weights.of(graph, stored[name])
             made = zip(node.outputs, self._one(node, values, prefix), strict=True)
             values.update((name, value) for name, value in made if name is not None)
-            del made  # and what it holds
+            del made  # frees what it holds
             for name in dead:
                 values.pop(name, None)
         for output in graph.outputs:
@@ -122,7 +122,7 @@ class Execution:
             results = tuple(flat(returned)) if isinstance(returned, (tuple, list)) else (returned,)
             if wanted == 0:
                 results = ()
-            if (count := len(results)) != wanted:  # those that do not exist are left out
+            if (count := len(results)) != wanted:  # results that do not exist are left out
                 results = tuple([item for item in results if item is not None])
             if len(results) != wanted:
                 raise RunError(f"it returned {count} results, the program expects {wanted}")
@@ -179,7 +179,7 @@ class Execution:
         raise ModelError(f"{shown(what)} is {kind}")
 
     def _last_uses(self, graph: Graph) -> list[tuple[str, ...]]:
-        """By call: the values without a use after it."""
+        """By call: the values that no later call uses."""
         if graph not in self._dead:
             seen = {name for output in graph.outputs for _, name in output.uses()}
             found = []
@@ -212,7 +212,7 @@ class RunnableGraph(Record, frozen=True):
         return self.execution.calls(self.graph, values, self.prefix)
 
     def alone(self) -> Callable[..., Any]:
-        """The graph as a function of one result, whose calls are no steps of the execution."""
+        """The graph as a function with one result; its calls are no steps of the execution."""
         program = self.execution
         apart = Execution(program.graph, program.weights, program.sizes, program.trusted)
         return lambda *operands: replace(self, execution=apart)(*operands)[0]

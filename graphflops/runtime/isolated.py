@@ -3,9 +3,9 @@
 A child answers with JSON, which is checked here; nothing that it sends is unpickled. What it prints is escaped. `main` is
 what a child runs: a validation, a step of a fix, or once more under Nsight Compute.
 
-A recording is the program of one rank. Every process runs it with its own groups along the axes of the mesh, which is what
-it would run where ranks have the same program; where they have not, the step is refused. For the GPU's hardware counters the
-program runs once more under Nsight Compute, each call in a range named by the index of its row.
+A recording is the program of one rank. Every process runs it with its own groups along the axes of the mesh, which is right
+if all ranks have the same program; otherwise the step is refused. For the GPU's hardware counters the program runs once more
+under Nsight Compute, each call in a range named by the index of its row.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def answered(command: Sequence[str], seconds: float, path: str) -> msgspec.Raw:
         finally:
             process.kill()
             process.wait()
-            # escaped and marked: no line is taken for ours or for a job's command
+            # Escaped and marked, so that no line is mistaken for ours or for a job's command.
             lines = printed.result().decode(errors="backslashreplace").splitlines()
             for line in lines[:_LINES]:
                 print("  |", shown(line.replace("##[", "# #["), 300), file=sys.stderr)

@@ -35,7 +35,7 @@ def free_bytes() -> int | None:
 
 
 def most_held_bytes() -> int:
-    """Memory that this process has had at most, 0 if unknown. On Linux `ru_maxrss` begins with that of its parent."""
+    """The most memory that this process has had, 0 if unknown. On Linux `ru_maxrss` starts with the parent's."""
     if (held := _field("/proc/self/status", "VmHWM:")) is not None:
         return held
     with suppress(ImportError):
@@ -62,7 +62,7 @@ def limit_process(seconds: float, memory: int | None, writes: int) -> None:
     _lower(resource.RLIMIT_FSIZE, writes)
     allowed = memory if memory is not None else free_bytes()
     held = _field("/proc/self/status", "VmData:")
-    # Memory that is reserved but not usable, as CUDA does, is not limited.
+    # Reserved but unusable memory, such as CUDA's, is not limited.
     if allowed is not None and held is not None:
         _lower(resource.RLIMIT_DATA, held + allowed)
     sys.dont_write_bytecode = True

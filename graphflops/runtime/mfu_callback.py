@@ -12,10 +12,10 @@ from graphflops.report import Report
 
 
 def mfu_callback(report: Report, device: str, *, devices: int = 1) -> Any:
-    """A `transformers.TrainerCallback` that adds `mfu` to what is logged: of the steps since the last log.
+    """A `transformers.TrainerCallback` that adds `mfu` to what is logged, for the steps since the last log.
 
-    report: of the training step at the batch of one device, as `analyze(model, args, training=True)` gives it. devices: how
-    many share that batch. Raises OptionError where transformers is not installed.
+    report: of the training step at the batch of one device, as `analyze(model, args, training=True)` returns it. devices:
+    how many share that batch. Raises OptionError if transformers is not installed.
     """
     try:
         callbacks = import_module("transformers.trainer_callback")

@@ -96,9 +96,9 @@ def _check_external(model: Any, path: str, random_weights: bool) -> None:
 
 
 def opened_session(model: bytes, folder: str, *, is_alike: bool = False) -> Any:
-    """A session for a model, whose calls run as they are written; folder: where its external data lie. Raises RunError.
+    """A session for a model, whose calls run as written. folder: where its external data are. Raises RunError.
 
-    is_alike: products with a stored factor add up in the order of those with a computed one, and take the same kernel.
+    is_alike: products with a stored factor add up in the same order as those with a computed factor, with the same kernel.
     """
     import onnxruntime
 
@@ -149,12 +149,12 @@ def _type(value: Any) -> tuple[str, tuple[int, ...]]:
 
 
 def line_of(error: Exception) -> str:
-    """What onnxruntime says, in one short line."""
+    """The message of onnxruntime in one short line."""
     return shown(" ".join(str(error).split()), 240)
 
 
 def random_arrays(report: Report, view: View, seed: int = 0) -> dict[str, Any]:
-    """One random array for each input, as `random_inputs` makes tensors; texts are empty."""
+    """One random array for each input, like the tensors of `random_inputs`; strings are empty."""
     import numpy
 
     generator = numpy.random.default_rng(seed)
@@ -173,7 +173,7 @@ def random_arrays(report: Report, view: View, seed: int = 0) -> dict[str, Any]:
 
 
 def dtype_of(dtype: DType) -> Any:
-    """Numpy's element type of that name; ModelError where there is none."""
+    """Numpy's element type with that name; ModelError if there is none."""
     import ml_dtypes
     import numpy
 

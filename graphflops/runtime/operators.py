@@ -86,7 +86,7 @@ def resolve(op: str, trusted: bool = False) -> Callable[..., Any]:
 
 def overload_of(op: Op) -> torch._ops.OpOverload | None:
     """The overload of torch.ops behind an operator; None if this torch has none."""
-    # All overloads of an operator, whose library is imported if it is installed; None where there is no such operator.
+    # All overloads of an operator, whose library is imported if installed; None if there is no such operator.
     if not hasattr(getattr(torch.ops, op.dialect, None), op.word) and op.dialect in _REGISTERED_BY:
         with contextlib.suppress(ImportError):
             importlib.import_module(_REGISTERED_BY[op.dialect])
@@ -155,7 +155,7 @@ def reason_to_refuse(op: Op) -> str:
     return _OUTSIDE if op.word.endswith("_unsafe") else _UNSAFE.get(op.word, "")
 
 
-# By operator, the axes of the image that its indices index.
+# By operator, the axes of the image that its indices refer to.
 _POOLINGS = {
     "max_pool2d_with_indices_backward": 2, "max_pool3d_with_indices_backward": 3,
     "adaptive_max_pool2d_backward": 2, "adaptive_max_pool3d_backward": 3,
@@ -168,9 +168,9 @@ _LOSSES = ("nll_loss_backward", "nll_loss2d_backward")
 
 
 def checked(op: Op, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of an operator of torch, with what torch takes on trust from compiled code checked first.
+    """The function of a torch operator, preceded by checks of what torch trusts compiled code to do.
 
-    Its lists are as long as its schema says, its options are no numbers, and a gradient indexes by what is within bounds.
+    Lists must be as long as the schema says, options must not be numbers, and a gradient's indices must be within bounds.
     """
     schema = getattr(function, "_schema", None)
     arguments = () if schema is None or op.dialect != "aten" else schema.arguments
@@ -217,7 +217,7 @@ def _require_indices(op: Op, given: Mapping[str, Any]) -> None:
 def _turns(
     condition: Any, body: Any, carried: Sequence[Any], additional: Sequence[Any] = ()
 ) -> Iterator[Any]:
-    """What is carried after each turn of a `while_loop`."""
+    """The carried values after each iteration of a `while_loop`."""
     state: Sequence[Any] = carried
     while bool(condition(*state, *additional)[0]):
         state = body(*state, *additional)

@@ -1,6 +1,6 @@
-"""One process of a recorded step that several run: its runs, and what they are compared with.
+"""One process of a recorded step that several processes run: its runs, and what they are compared with.
 
-The step of one rank runs call by call, over process groups: each memory is there as long as the file says.
+The step of one rank runs call by call, over process groups. Each memory exists as long as the file says.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from graphflops.runtime.tensors import SPREAD, Weights
 from graphflops.runtime.validation import NodeResult, RankResult, Validation
 
 _SECONDS = 60.0  # that a process waits for the others
-# Namespaces of operators that run beside process groups only.
+# Namespaces of operators that only run with process groups.
 _OF_GROUPS = frozenset(("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "fsdp"))
 _HOST = torch.device("cpu")
 _ASYNCHRONOUS = ("async_op", "asyncOp")  # what releases of torch call the argument of a collective
@@ -127,7 +127,7 @@ class _Run:
                 op, groups = step.node.operator, self.replay.groups
                 given = op.arguments(step.args, tuple(step.kwargs.items()))
                 if op.is_exchange and (group := groups.get(given["group_name"])) is not None:
-                    # what a collective sends: the bytes of its operand, as the group gets it, by ring algorithms
+                    # What a collective sends by ring algorithms, from the bytes of its operand as the group gets it.
                     size = sum(x.nbytes for x in tree_leaves(given["x"]))
                     self.replay.sent[step.name] = link_bytes(kind_of(op.name), size, group.size())
                 return watch.around(step)
@@ -140,7 +140,7 @@ class _Run:
     def peak(self) -> int:
         """Peak of requested bytes in a second run.
 
-        The backward has a thread of its own, as autograd has it: each thread has a workspace of cuBLAS.
+        The backward has a thread of its own, as in autograd, because each thread has its own cuBLAS workspace.
         """
         assert self.replay.graph.step is not None
         nodes = zip(self.replay.graph.nodes, self.replay.graph.step.phases, strict=True)
@@ -230,13 +230,13 @@ class Replay(Execution):
                 self.dead[graph.nodes[last].name].append(f"v{place}")
 
     def on_host(self, storage: int) -> bool:
-        """Whether memory is the host's; of what is there before the step this has no bytes of the device."""
+        """Whether memory is on the host; what exists before the step and is on the host has no bytes on the device."""
         memory = self.step.storages[storage]
         is_counter = memory.kind == "optimizer" and not memory.bytes
         return memory.kind in HOST_KINDS or is_counter or storage in self.beside_host
 
     def inputs(self, given: Mapping[str, torch.Tensor] | None = None) -> dict[str, Any]:
-        """What is there before the step: tensors given by name, or random ones; zeros for integers and state."""
+        """What exists before the step: tensors given by name, or random ones; zeros for integers and state."""
         torch.manual_seed(self.seed)
         memory: dict[int, Any] = {}
         made = {}

@@ -214,10 +214,10 @@ class Clock:
         self.place = place
         self.runs: list[dict[int, float]] = []
         self.wholes: list[float] = []
-        # Seconds for which the GPU is kept busy before a run, so that it never waits for launches and the times are those of
-        # the device alone. The time that a run takes to launch is enough.
+        # Seconds for which the GPU is kept busy before a run, so that it never waits for launches and the times are the
+        # device's alone. The time that a run takes to launch is enough.
         self.lead = 0.0
-        self.overhead = 0.0  # seconds that two marks add to what is between
+        self.overhead = 0.0  # seconds that two marks add to what is between them
         self._marks: list[tuple[int, Any, Any]] = []
         self._whole: Any = None
 
@@ -265,7 +265,7 @@ class Clock:
 
 
 def mark_seconds(device: torch.device) -> float:
-    """Seconds that two marks on a GPU add to a kernel between them: those of one small kernel, less its share of many."""
+    """Seconds that two marks on a GPU add to a kernel between them: those of one small kernel, minus its share of many."""
     if device.type != "cuda":
         return 0.0
     x = torch.zeros(32, device=device)
@@ -296,7 +296,7 @@ def ceilings(device: torch.device, dtypes: Iterable[torch.dtype]) -> Ceilings:
 
 
 def _wholes(device: torch.device, run: Callable[[], object], lead: float = 0.0) -> list[float]:
-    """Seconds of some runs of a function after the first. lead: as of the clock."""
+    """Seconds of some runs of a function after the first. lead: that of the clock."""
     run()
     clock = Clock(device, lambda step: 0)
     clock.lead = lead

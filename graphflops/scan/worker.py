@@ -42,7 +42,7 @@ _LARGEST = 2**63  # beyond what a column of integers holds; such a number stands
 _MESSAGE = 500
 _TEXT = 10_000
 _INPUTS = 1_000
-_AT_ONCE = 2**26  # bytes of a file that is read as soon as it is looked at
+_AT_ONCE = 2**26  # largest file in bytes that is read as soon as it is looked at
 _PART = 2**20
 Row = dict[str, Any]
 
@@ -232,7 +232,7 @@ _TABLES = {"calls": _calls, "modules": _modules, "findings": _findings}
 
 
 def state_of(path: str) -> Row:
-    """Size and time of change of a file: what tells that it was replaced. FileError where it cannot be read."""
+    """A file's size and time of change, which show whether it was replaced. FileError where it cannot be read."""
     try:
         found = os.stat(path)
     except OSError as error:
@@ -246,7 +246,7 @@ TableName = Literal["results", "calls", "modules", "findings"]
 COSTS: tuple[str, ...] = (*(quantity.name for quantity in REPORTED), "peak_bytes")
 PHASES = ("backward", "optimizer", "step")
 TIMES = ("seconds", "low", "high")
-# What a row is of: the same in every table.
+# What identifies a row's file and sizes, in every table.
 KEY: dict[str, Kind] = {"sha256": "text", "path": "text", "binding": "text"}
 
 
@@ -283,7 +283,7 @@ _COLLECTED = 50  # files after which unreachable objects are collected
 
 
 def main() -> None:
-    """Answer until the input ends, which it does also where the process that started this one is gone."""
+    """Answer until the input ends, as it also does when the process that started this one is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing that is printed here is taken for a reply

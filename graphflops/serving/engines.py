@@ -1,10 +1,10 @@
-"""What engines that serve decoders take beside the program: memory, blocks of the cache, work in each step.
+"""Serving engines: what they need beside the program, the program as they run it, and the times of prefills and steps.
 
-The figures are data, `engines.json`, each with its source and the release that it holds for.
+Figures of engines (memory, blocks of the cache, work in each step) are data: `engines.json`, with source and release.
 
-A decoder's program as engines run it: caches in place, each key read once for the heads that share it, no mask made.
-A decoder as each of several devices runs it: its part of the weights, the heads and the caches; sums over the devices.
-The two phases of a request: the prefill of what it says, and the steps that make one token each.
+An engine updates caches in place, reads each key once for all heads that share it, and makes no mask. Each of several
+devices has its part of the weights, the heads and the caches, and sums go over the devices. A request has two phases: the
+prefill of its prompt, and steps that make one token each.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from graphflops.report.timeline import PhaseTime
 
 
 class Engine(msgspec.Struct, frozen=True):
-    """An engine. None: what it does not have, or what nobody measured."""
+    """An engine. None: the engine lacks it, or nobody measured it."""
 
-    memory_fraction: float | None  # part of the memory that it takes
-    # Whether that is a part of the device, with the warm-up's peak in it; of the device, for weights and caches alone; or of
-    # what weights and the peak leave, for caches alone.
+    memory_fraction: float | None  # the part of the memory that it takes
+    # Of what it is a part: of the device, including the warm-up's peak; of the device, for weights and caches alone; or of
+    # the memory that weights and the peak leave free, for caches alone.
     fraction_of: Literal["device", "weights and caches", "free"] | None
-    block_tokens: int  # tokens that a cache grows by
-    sequences: int | None  # requests that its warm-up samples for
-    bytes_per_logit: float | None  # what that takes for each of them and each entry of the vocabulary
+    block_tokens: int  # a cache grows by this many tokens
+    sequences: int | None  # requests for which its warm-up samples
+    bytes_per_logit: float | None  # of that sampling, for each request and each entry of the vocabulary
     prefill_tokens: int | None  # of its largest step
-    libraries_bytes: int | None  # what CUDA and its libraries take
-    step_seconds: float | None  # its own work in each step
-    sum_seconds: float | None  # latency of its own sums over devices
-    sum_link_share: float | None  # the part of a link's bandwidth that they reach
+    libraries_bytes: int | None  # of CUDA and its libraries
+    step_seconds: float | None  # the engine's own work in each step
+    sum_seconds: float | None  # latency of its own all-reduce kernel
+    sum_link_share: float | None  # the share of a link's bandwidth that this kernel reaches
     sources: Mapping[str, str]  # by field
-    request_seconds: float | None = None  # its own work for each request in a step
-    # A step waits until no prompt does; else steps and prefills go through the layers together.
+    request_seconds: float | None = None  # the engine's own work for each request in a step
+    # Whether steps wait until all prompts are done. If not, steps and prefills go through the layers together.
     prefills_first: bool | None = None
     name: str = ""
 
@@ -61,7 +61,7 @@ class Engine(msgspec.Struct, frozen=True):
         return self.memory_fraction is not None
 
     def assumptions(self, has_prefill: bool) -> Iterator[str]:
-        """What is assumed of it. has_prefill: whether the largest step's program is known."""
+        """What a plan assumes of the engine. has_prefill: whether the program of the largest step is known."""
         if self.memory_fraction is None:
             return
         yield f"{self.name}: caches grow in place, in blocks of {self.block_tokens} tokens"
@@ -82,23 +82,24 @@ def engines() -> dict[str, Engine]:
 
 
 def engine_named(name: str) -> Engine:
-    """The engine of a name; OptionError for another name."""
+    """The engine of this name. Raises OptionError for other names."""
     require_choice("engine", name, tuple(engines()))
     return engines()[name]
 
 
-_LAYS_OUT = ("view", "movement", "identity")  # kinds of what repeats heads, and lays out the result
+_LAYS_OUT = ("view", "movement", "identity")  # kinds of the calls that repeat heads
 
 
 def as_engines_run(program: Graph) -> Graph:
-    """A step or a prefill without the calls that its engine has no use for.
+    """A step or a prefill without the calls that an engine does not need.
 
-    A join of a cache with new entries is the cache, which has room for them, and the program returns the entries. Heads of
-    keys and values are not repeated. Masks are gone: an engine knows how long each request is, and that a prompt is causal.
+    A cache is not concatenated with its new entries, for which it has room; the program returns the new entries. Heads of
+    keys and values are not repeated. There are no masks: an engine knows the length of each request, and that prompts are
+    causal.
     """
     caches = {entry.name for entry in program.inputs if entry.role == "user"}
-    kept: dict[str, str] = {}  # by join: its cache
-    added: dict[str, str] = {}  # by join: the new entries
+    kept: dict[str, str] = {}  # by concatenation, its cache
+    added: dict[str, str] = {}  # by concatenation, the new entries
     nodes = []
     for node in program.nodes:
         tensors = node.arguments().get("xs")
@@ -121,7 +122,7 @@ def as_engines_run(program: Graph) -> Graph:
 
 
 def _grouped(node: Node, program: Graph, kept: Mapping[str, str]) -> Node:
-    """An attention of keys and values as they are kept, without a mask; as it is where its operands are of another form."""
+    """An attention that reads unrepeated keys and values, without a mask; unchanged if its operands have another form."""
     given: dict[str, Any] = node.arguments()
     names = [given[name].name for name in ("query", "key", "value") if isinstance(given.get(name), Ref)]
     if node.operator.name != "scaled_dot_product_attention" or len(names) < 3:
@@ -138,7 +139,7 @@ def _grouped(node: Node, program: Graph, kept: Mapping[str, str]) -> Node:
 
 
 def _before_repeat(name: str, program: Graph) -> str:
-    """The keys or values before their heads were repeated: the first tensor on the way that differs in heads alone."""
+    """The keys or values before their heads were repeated: the earliest tensor that differs only in its heads."""
     own, whole = name, tensor_type(name, program.types)
     assert whole is not None
     while (maker := program.makers.get(name)) is not None and maker.operator.kind in _LAYS_OUT:
@@ -154,24 +155,24 @@ def _before_repeat(name: str, program: Graph) -> str:
 
 
 class Exchanges(Record, frozen=True):
-    """What the devices send one another in a run of a program: by collective, bytes of one device's operand."""
+    """The collectives of a run of a program."""
 
     devices: int
     network: Network | None = None
-    engine: Engine | None = None  # whose own kernel sums, where it has one; else NCCL
-    operands: tuple[tuple[Kind, Dim], ...] = ()
+    engine: Engine | None = None  # sums by its own kernel, if it has one; else by NCCL
+    operands: tuple[tuple[Kind, Dim], ...] = ()  # by collective, bytes of one device's operand
     whole: tuple[str, ...] = ()  # products that each device runs whole, with the reason
-    heads: int = 0  # of keys and values, where they are fewer than the devices; else 0
+    heads: int = 0  # heads of keys and values, if fewer than the devices; else 0
 
     def seconds_at(self, sizes: Mapping[str, int]) -> tuple[float, bool]:
-        """The time of all, one after another, at the values of symbols, and whether the size of none is unknown."""
+        """Seconds of all collectives in sequence, for these values of symbols, and whether all sizes are known."""
         counts = Counter((kind, evaluate(nbytes, sizes)) for kind, nbytes in self.operands)
         known = [(kind, nbytes, times) for (kind, nbytes), times in counts.items() if nbytes is not None]
         taken = sum(times * self._seconds(kind, nbytes) for kind, nbytes, times in known)
         return taken, len(known) == len(counts)
 
     def notes(self) -> Iterator[str]:
-        """What is assumed."""
+        """What is assumed of the devices and of the network."""
         if self.devices > 1:
             yield f"{self.devices} devices share each layer; {self.network}"
         if self.devices > 1 and self.engine and self.engine.sum_seconds and self.engine.sum_link_share:
@@ -199,9 +200,9 @@ class Exchanges(Record, frozen=True):
 def on_each(
     program: Graph, devices: int, network: Network, engine: Engine | None = None
 ) -> tuple[Graph, Exchanges]:
-    """The program of one device, and what it exchanges: partial sums, and logits, which one device must have whole.
+    """The program of one device, and its collectives: sums of partial results, and gathers of logits.
 
-    Raises ModelError where nothing of it can be split over so many devices.
+    Raises ModelError if nothing of it can be split over `devices` devices.
     """
     if devices == 1:
         return program, Exchanges(1)
@@ -222,20 +223,20 @@ def on_each(
     return replace(found.graph, eager=None), exchanges
 
 
-_FEWEST = 2  # that an open axis has
+_FEWEST = 2  # the smallest size of an open axis
 
 
 class Setting(Record, frozen=True):
-    """What runs a program."""
+    """The devices and the engine that run a program."""
 
     device: str  # a profile's name or path
     execution: Execution
     engine: Engine
-    devices: int  # how many share each layer, joined by `network`
+    devices: int  # devices that share each layer, joined by `network`
     network: Network
-    kv_bits: int | None = None  # of an element of the caches, None for those of the program
+    kv_bits: int | None = None  # of an element of the caches; None: as in the program
     shared: float = 0.0  # the part of each context that requests have in common
-    # Requests begin together, as those of clients do that keep a number of them running.
+    # Whether all requests begin together, as with clients that keep a fixed number of them running.
     is_together: bool = False
 
     def __post_init__(self) -> None:
@@ -250,20 +251,20 @@ class Setting(Record, frozen=True):
 
 
 class Steps(Record, frozen=True):
-    """Steps of a decoder on a device, or on each of several."""
+    """The steps of a decoder on one device, or on each of several."""
 
     report: Report
     time_at: Callable[[Mapping[str, int]], PhaseTime]
     exchanges: Exchanges
     beside: float = 0.0  # seconds of the engine's own work in each step
-    # Times by sizes.
+    # A memo of times by sizes.
     known: dict[frozenset[tuple[str, int]], PhaseTime] = msgspec.field(default_factory=dict)
 
     @staticmethod
     def of(program: Graph, setting: Setting, options: Mapping[str, Any]) -> Steps:
-        """The steps of a program."""
+        """Prices the steps of a program."""
         device, engine = setting.device, setting.engine
-        options = {**options, "fused": True}  # as kernels for quantized weights do
+        options = {**options, "fused": True}  # engines have kernels for quantized weights
         program, exchanges = on_each(program, setting.devices, setting.network, engine)
         as_given = priced(program, device, setting.execution, **options)
         if engine.is_paged:
@@ -273,7 +274,7 @@ class Steps(Record, frozen=True):
         return Steps(as_given.report(), times, exchanges, engine.step_seconds or 0)
 
     def at(self, sizes: Mapping[str, int]) -> PhaseTime:
-        """The time of a step at sizes, by symbol."""
+        """The time of a step for these sizes by symbol."""
         key = frozenset(sizes.items())
         if key not in self.known:
             refuse_guarded(self.report, sizes)
@@ -284,7 +285,7 @@ class Steps(Record, frozen=True):
         return self.known[key]
 
     def bytes_at(self, sizes: Mapping[str, int]) -> int | None:
-        """Bytes that a step requests beside its weights; None where a size has no value."""
+        """Bytes that a step requests beside its weights; None if a size has no value."""
         entry, values = self.report.memory_use[-1], {**self.report.values, **sizes}
         parts = [evaluate(size or 0, values) for size in (entry.requested_peak, entry.weights, entry.buffers)]
         return None if None in parts else sum(parts[:1]) - sum(parts[1:])  # type: ignore[arg-type]
@@ -294,15 +295,15 @@ class Prefill(Record, frozen=True):
     """The tokens of one request before its first step."""
 
     steps: Steps
-    # The symbol of their number, or of its part where that is a multiple, as of the chunks of a recurrence.
+    # The symbol of the number of tokens; if that is a multiple (chunks of a recurrence), the symbol that is multiplied.
     length: str
-    others: Mapping[str, int]  # symbols with a value
-    batch: str = ""  # the symbol of the requests, "" where it is fixed
+    others: Mapping[str, int]  # the values of other symbols
+    batch: str = ""  # the symbol of the number of requests, "" if that is fixed
     multiple: int = 1
 
     @staticmethod
     def of(steps: Steps, cache: KvCache, program: Graph | None, setting: Setting) -> Prefill | None:
-        """The prefill of a program of its own, or of the steps' program where its new tokens are open; else None."""
+        """The prefill: by a program of its own, or by the steps' program if its number of new tokens is open; else None."""
         if program is None:
             found, others = steps, {name: steps.report.symbols[name].minimum or 0 for name in cache.lengths}
         else:
@@ -319,9 +320,9 @@ class Prefill(Record, frozen=True):
         return None
 
     def at(self, tokens: int, kept: int = 0) -> PhaseTime:
-        """The time for so many tokens of one request, the first of which are in the caches already, as many as `kept`.
+        """The time for `tokens` tokens of one request, the first `kept` of which are in the caches already.
 
-        The others attend to these: their pairs are those of all tokens less those of the first among themselves.
+        The other tokens attend to these too: their pairs are those of all tokens minus those among the first `kept`.
         """
         if not kept:
             return self.steps.at(self.sizes_at(tokens))
@@ -330,14 +331,14 @@ class Prefill(Record, frozen=True):
         return max(alone, beside, key=lambda time: time.seconds)
 
     def sizes_at(self, tokens: int) -> dict[str, int]:
-        """The symbols for so many tokens of one request."""
-        chunks = -(-tokens // self.multiple)  # the last one is filled up
+        """The values of symbols for `tokens` tokens of one request."""
+        chunks = -(-tokens // self.multiple)  # the last one is padded
         return {**self.others, self.length: chunks if self.multiple == 1 else max(chunks, _FEWEST)}
 
     def in_turn(self, requests: int, tokens: int, kept: int, largest: int) -> tuple[float, float]:
-        """Seconds that requests wait in the mean, before their first token and after it, where prefills come before steps.
+        """Mean seconds that requests wait before their first token, and after it, if all prefills come before steps.
 
-        They go through the layers `largest` tokens at a time: those of the last pass have not waited after it.
+        Prompts go through the layers `largest` tokens at a time; requests of the last pass do not wait after it.
         """
         own = tokens - kept
         passes = -(-requests * own // largest)
@@ -350,22 +351,22 @@ class Prefill(Record, frozen=True):
 
 
 def programs(model: Model, prefill: Model | None, name: str | None) -> tuple[Graph, Graph | None]:
-    """The programs of a step and of its prefill, None where that is not known.
+    """The program of a step, and of its prefill if that is known.
 
-    name: of the step in an archive; without one, an archive with `decode` and `prefill` is both. Raises ModelError for a
-    saved report, whose times are no formulas, and for a recorded step.
+    name: the step's name in an archive; without it, an archive with `decode` and `prefill` gives both. Raises ModelError
+    for a saved report, whose times are no formulas, and for a recorded step.
     """
     first = None if prefill is None else program_of(prefill, None)
     if name is None and not isinstance(model, Graph):
         try:
             step = program_of(model, "decode")
             return step, first or (program_of(model, "prefill") if step.origin.format == "pt2" else None)
-        except FileError:  # of an archive without these names, and of any file that is refused below
+        except FileError:  # an archive without these names, or a file that is refused below
             pass
     return program_of(model, name), first
 
 
 def changed(time: PhaseTime, by: float) -> PhaseTime:
-    """A time that is longer by so many seconds, its interval by the same."""
+    """A time and its interval, shifted by `by` seconds."""
     least = max(time.low + by, 0.0)
     return replace(time, seconds=time.seconds + by, low=least, high=time.high + by) if by else time

@@ -1,4 +1,4 @@
-"""A decoder as a service: the time of a step by batch and context, what limits it, and how many requests fit."""
+"""Serving a decoder: the time of a step by batch and context, what limits it, and how many requests fit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from graphflops.tensor import dtype_named
 BATCHES = (1, 4, 16, 64, 256)
 CONTEXTS = (1024, 4096, 16_384, 65_536)
 _MOST_CELLS, _MOST_DEVICES = 1000, 2**17
-_EMPTY = 16  # tokens of a context that takes no time to attend to
+_EMPTY = 16  # tokens of a context so short that attention to it takes no time
 _ARITHMETIC = ("matrix", "vector")
 _NANO = 1e-9
 _FLOAT8 = "float8_e4m3fn"
@@ -38,14 +38,14 @@ class Serving(Rendered, Record, frozen=True):
     """A decoder as a service on one device, or on several that share each layer."""
 
     report: Report  # of a step on each device
-    cache: KvCache  # of each device, as what a request keeps
+    cache: KvCache  # of a request, on each device
     engine: Engine
     cells: tuple[Cell, ...]
     requests: tuple[tuple[int, int], ...]  # by context, the most requests that fit at the end of their output
     limits: Limits
-    # By context, the cell of the most requests that keep the limits, None where not even one does; empty without limits.
+    # By context, the cell with the most requests within the limits, None if not even one is; empty without limits.
     loads: tuple[tuple[int, Cell | None], ...] = ()
-    output_tokens: int | None = None  # that each request asks for
+    output_tokens: int | None = None  # of each request
     price_per_hour: float | None = None
     devices: int = 1
     notes: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Serving(Rendered, Record, frozen=True):
         return next(cell.kept for cell in self.cells if cell.context == context)
 
     def knee(self, context: int) -> int | None:
-        """The least batch of the table from which on arithmetic, and not memory, limits a step; None where none does."""
+        """The smallest batch of the table at which arithmetic, not memory, limits a step; None if there is none."""
         steps = [(cell.batch, cell.step) for cell in self.cells if cell.context == context]
         return min((batch for batch, step in steps if step and step.bound in _ARITHMETIC), default=None)
 
@@ -68,19 +68,19 @@ def serve(
     context: Sequence[int] = CONTEXTS,
     **options: Any,
 ) -> Serving:
-    """How a decoder serves on a device.
+    """The times and loads of a decoder that is served on a device.
 
-    model: a step that takes the caches of keys and values as inputs, with open axes of batch and length. prefill: the
-        program of the tokens before it; a step whose axis of new tokens is open is its own. batch, context: requests at
-        once and the tokens of each, for the table. output_tokens: that a request asks for: then a step also waits for the
-        prefills of new requests, and its context is that of a request half done.
-    ttft, tpot: limits on the time to the first token and from one to the next, in seconds or as text (`30ms`).
-    engine: whose memory and kernels are assumed: `none`, the program as it is, or one of engines.json.
-    devices: that each have a part of every layer (tensor parallel); network: what joins them, as `8x400Gbit`.
-    kv_dtype: element type of an engine's caches, such as `fp8`; else that of the program. shared_prefix: the part of each
-        context that requests have in common, which an engine keeps and computes once. prefill_tokens: of the largest step of
-        an engine, which cuts longer prompts into chunks; else its default. together: requests begin together, as those of a
-        benchmark's clients do, and stay so under an engine that prefills first: their first tokens wait for one another.
+    model: a step that takes its caches of keys and values as inputs, with open axes of batch and length. prefill: the
+        program of the prompt; a step whose number of new tokens is open is its own prefill. batch, context: requests at once
+        and tokens of each, for the table. output_tokens: of a request. If given, a step also waits for the prefills of new
+        requests, and has the context of a request that is half done.
+    ttft, tpot: limits on the time to the first token, and per output token, in seconds or as text (`30ms`).
+    engine: whose memory and kernels to assume: one of engines.json, or `none` for the program as it is.
+    devices: the devices that share every layer (tensor parallel). network: the links between nodes, such as `8x400Gbit`.
+    kv_dtype: element type of an engine's caches, such as `fp8`; by default the program's. shared_prefix: the part of each
+        context that requests have in common, which an engine stores and computes once. prefill_tokens: of an engine's
+        largest step, by default the engine's; longer prompts are cut into chunks. together: all requests begin together, as
+        with a benchmark's clients; if the engine prefills first, their first tokens wait for one another.
 
     Raises OptionError for options that contradict one another, ModelError for a program without caches of open sizes.
     """
@@ -110,7 +110,7 @@ def prepared(
     together: bool = False,
     **options: Any,
 ) -> tuple[Served, Limits]:
-    """What `serve` computes its cells from, and the limits; options as there."""
+    """The plan from which `serve` computes its cells, and the limits. Options as of `serve`."""
     limits = Limits(_seconds(ttft, "--ttft"), _seconds(tpot, "--tpot"))
     joined = network_of(complete(device_named(device)), network)
     chosen = engine_named(engine)
@@ -133,7 +133,7 @@ def prepared(
 
 
 class Served(Record, frozen=True):
-    """What the cells are computed from."""
+    """A decoder and its setting, from which cells are computed."""
 
     steps: Steps
     cache: KvCache
@@ -144,16 +144,16 @@ class Served(Record, frozen=True):
 
     @property
     def engine(self) -> Engine:
-        """Whose memory and kernels are assumed."""
+        """The engine whose memory and kernels are assumed."""
         return self.setting.engine
 
     @property
     def device(self) -> Device:
-        """The profile of each device."""
+        """The profile of the devices."""
         return self.setting.network.device
 
     def served(self, batches: Sequence[int], contexts: Sequence[int], limits: Limits) -> Serving:
-        """The table, what fits, and the loads that keep the limits, where any is given."""
+        """The table, the requests that fit, and the loads within the limits, if there are limits."""
         requests = tuple([(length, self.most(length)) for length in contexts])
         cells = tuple([self.cell(count, length) for length in contexts for count in batches])
         loads: tuple[tuple[int, Cell | None], ...] = ()
@@ -164,7 +164,7 @@ class Served(Record, frozen=True):
         return Serving(*known, *asked, notes=tuple(self.notes()))
 
     def cell(self, batch: int, context: int) -> Cell:
-        """The steps of so many requests with that context."""
+        """The steps of `batch` requests with a context of `context` tokens."""
         common, length = int(self.setting.shared * context), context + (self.output_tokens or 0)
         first = None if self.prefill is None else self.prefill.at(context, common)
         own = self.stored.bytes_at(length) - self.stored.common_bytes(common)
@@ -172,7 +172,7 @@ class Served(Record, frozen=True):
         if batch > known[1]:
             return Cell(batch, context, None, first, 0, *known)
         kept = context + (self.output_tokens or 0) // 2
-        # The symbols of a step that reads as many bytes of its caches as one of that length does of the stored ones.
+        # The program's caches have other element types: lengths for which they have the bytes of the stored caches.
         sizes = self.cache.sizes_at(batch, kept)
         grown = {name: -(-sizes[name] * self.stored.bits // self.cache.bits) for name in self.cache.lengths}
         step = changed(self.steps.at({**sizes, **grown}), (self.engine.request_seconds or 0) * batch)
@@ -185,7 +185,7 @@ class Served(Record, frozen=True):
             return Cell(batch, context, step, first, beside, *known, step.seconds + after, max(0.0, queued))
         each, slowest = first.seconds, step.seconds + first.seconds if self.engine.prefills_first else None
         if self.engine.is_paged and not self.engine.prefills_first:
-            # Tokens of both go through the layers together.
+            # The tokens of steps and prefills go through the layers together.
             alone = self.steps.at(self.cache.sizes_at(batch, _EMPTY)).seconds
             each = max(0.0, each * (1 + batch / (context - common)) - alone)
             chunk = min(context - common, largest)
@@ -200,7 +200,7 @@ class Served(Record, frozen=True):
         return self.cache if bits is None else self.cache.stored_in(bits)
 
     def most(self, context: int) -> int:
-        """The most requests that fit, each at the end of its output."""
+        """The most requests that fit if each is at the end of its output."""
         length = context + (self.output_tokens or 0)
         if self.engine.memory_fraction is not None:
             block = self.engine.block_tokens
@@ -213,12 +213,12 @@ class Served(Record, frozen=True):
         return most_requests(self.steps.report, entry, self.cache, length, free)
 
     def load(self, most: int, context: int, limits: Limits) -> Cell | None:
-        """The cell of the most requests that keep the limits: more of them never take less time."""
+        """The cell with the most requests within the limits, by bisection: more requests never take less time."""
         count = first_from(1, most + 1, lambda batch: not self.cell(batch, context).keeps(limits)) - 1
         return self.cell(count, context) if count else None
 
     def notes(self) -> Iterator[str]:
-        """What is assumed."""
+        """What the plan assumes."""
         if self.prefill is None:
             yield "the time to the first token is not known: name the program of a prefill with --prefill"
         elif self.output_tokens is None:
@@ -238,7 +238,7 @@ class Served(Record, frozen=True):
 
 
 def _cache(report: Report, longest: int) -> KvCache:
-    """The caches of the program. ModelError where their batch or length is not open, or not that far."""
+    """The caches of the program. Raises ModelError unless their batch and length are open, up to `longest` tokens."""
     cache = kv_cache(report)
     if cache is None:
         what = "no input is a cache that a call extends or writes into"
@@ -252,7 +252,7 @@ def _cache(report: Report, longest: int) -> KvCache:
 
 
 def _bits(name: str | None) -> int | None:
-    """Bits of an element type by its name, or as engines call it: `fp8`."""
+    """Bits of an element type, by its name or by the name that engines use: `fp8`."""
     if name is None:
         return None
     try:
@@ -262,7 +262,7 @@ def _bits(name: str | None) -> int | None:
 
 
 def _seconds(given: str | float | None, option: str) -> float | None:
-    """A limit in seconds, of text such as `30ms`."""
+    """A limit in seconds, from text such as `30ms`."""
     if given is None:
         return None
     try:
@@ -274,33 +274,33 @@ def _seconds(given: str | float | None, option: str) -> float | None:
     return found
 
 
-# What an engine leaves to the caches of its requests.
+# The memory that an engine leaves to the caches of its requests.
 
 
 def paged_room(steps: Steps, prefill: Prefill | None, cache: KvCache, device: Device, engine: Engine) -> int:
-    """Bytes that an engine leaves to the caches; negative where not even the weights fit."""
+    """Bytes that an engine leaves to the caches; negative if not even the weights fit."""
     assert engine.memory_fraction is not None
     entry = steps.report.memory_use[-1]
     weights = sum(steps.report.value(size or 0) or 0 for size in (entry.weights, entry.buffers))
     part = int(engine.memory_fraction * device.memory_bytes)
     if engine.fraction_of == "weights and caches":
         return part - weights
-    # What its largest step takes beside weights and caches: a prefill, then the sampler for all requests.
-    # The entries of its logits are the longest last axis of what the program returns.
+    # What the largest step needs beside weights and caches: a prefill, then the sampler for all requests.
+    # The program's longest last axis of a result is taken as the number of logits.
     types = {named.name: named.type for row in steps.report.rows for named in row.outputs}
     given = [types[name].shape[-1] for name in steps.report.outputs if name in types and types[name].rank]
     entries = max((size for size in given if isinstance(size, int)), default=0)
     peak = int((engine.sequences or 0) * entries * (engine.bytes_per_logit or 0))
     if prefill is not None and engine.prefill_tokens is not None:
         held = prefill.steps.bytes_at(prefill.sizes_at(engine.prefill_tokens)) or 0
-        # Its entries are in the caches already.
+        # The caches have its entries already.
         peak = max(peak, held - cache.bytes_at(engine.prefill_tokens))
     if engine.fraction_of == "free":
         return int(engine.memory_fraction * (room(device) - weights - peak))
     return part - weights - peak - (engine.libraries_bytes or 0)
 
 
-# How many devices serve a decoder best: replicas of it, each on a few devices that share every layer.
+# How to serve a decoder on many devices: replicas, each on a few devices that share every layer.
 
 
 class Replicas(Record, frozen=True):
@@ -309,8 +309,8 @@ class Replicas(Record, frozen=True):
     count: int
     each: int
     context: int
-    cell: Cell | None  # of one copy's most requests that fit and keep the limits
-    said: str = ""  # why there is none, else what is assumed
+    cell: Cell | None  # of one copy, with the most requests that fit and are within the limits
+    said: str = ""  # why there is no cell, or what it assumes
 
     @property
     def tokens_per_second(self) -> float:
@@ -327,10 +327,10 @@ def replicas(
     model: Model, *, devices: int, device: str, context: Sequence[int] = (8192,), network: str | None = None,
     **options: Any,
 ) -> tuple[Replicas, ...]:  # fmt: skip
-    """All ways to serve a decoder on so many devices, by context, those that make most tokens a second first.
+    """All ways to serve a decoder on `devices` devices, by context, those with the most tokens per second first.
 
-    Copies are on 1 to as many devices as a node has, which share each layer (tensor parallel; experts too are split, each of
-    them). options: as of `serve`. Raises as `serve`.
+    The devices of a copy share each layer, and are in one node (tensor parallel; each expert is split as well). Options and
+    errors are those of `serve`.
     """
     if not 1 <= devices <= _MOST_DEVICES:
         raise OptionError(f"--devices {devices:,}: give 1 to {_MOST_DEVICES:,}")
@@ -346,7 +346,7 @@ def replicas(
             )
         except ModelError as error:
             if each == 1:
-                raise  # it serves on no number of devices
+                raise  # more devices would not help
             found += [Replicas(count, each, length, None, str(error)) for length in context]
             continue
         whole = len(plan.steps.exchanges.whole)

@@ -1,7 +1,7 @@
-"""Answers to questions about the structure of a model: a graph to look at, and what was found; and where to cut a program.
+"""Answers to questions about the structure of a model, as a graph and a finding; and where to cut a program into stages.
 
-The calls that depend on an input are cut in program order: first the fewest bytes that cross are found among all cuts whose
-stages take at most a little more than an equal share, then the best balance at these bytes; both are exact.
+The calls that depend on an input are cut in program order. Among all cuts whose stages exceed an equal share by at most the
+tolerance, those with the fewest crossing bytes are found, then of these the best balanced; both are exact.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOLERANCE = 5.0  # percent by which a stage may pass an equal share of the cost 
 
 
 class Crossing(NamedTuple):
-    """A value that goes from one stage to a later one. bytes: None where they are not known."""
+    """A value that one stage passes to a later one. bytes: None where they are not known."""
 
     value: str
     maker: str
@@ -52,7 +52,7 @@ class Cuts(NamedTuple):
 
     @property
     def imbalance(self) -> float:
-        """By how much the most costly stage passes an equal share, as a part of that."""
+        """By how much the most costly stage exceeds an equal share, as a fraction of that share."""
         return max(stage.cost for stage in self.stages) * len(self.stages) / self.whole - 1
 
 
@@ -72,7 +72,7 @@ def cuts(
     names = [name for name in flow if graph.nodes[name]["kind"] == "call"]
     every = [name for name, data in graph.nodes(data=True) if data["kind"] == "call"]
     whole, unknown = queries.cost(graph, every, by)
-    # The position of each call among those that are cut; of one that depends on no input, that of its first reader.
+    # The position of each call among those that are cut; a call that depends on no input has its first reader's.
     place = {name: position for position, name in enumerate(names)}
     last = _last_readers(flow, place)
     for name in reversed(every):
@@ -84,7 +84,7 @@ def cuts(
     if number > (most := sum(map(bool, costs))):
         what = f"calls that have a known cost and depend on an input: {most:,}"
         raise ModelError(f"cannot cut the program into {number:,} stages: {what}")
-    # Bytes that cross before each position; what is not known counts as nothing, and the result says so.
+    # Bytes that cross before each position; unknown ones count as 0, and the result says so.
     changes = [0] * (len(names) + 1)
     for value, position in last.items():
         changes[place[value.maker] + 1] += value.bytes or 0
@@ -104,7 +104,7 @@ def _weight_bytes(graph: networkx.MultiDiGraph, calls: Sequence[str]) -> int:
 
 
 def _last_readers(flow: networkx.MultiDiGraph, place: Mapping[str, int]) -> dict[Crossing, int]:
-    """The values that calls make and other calls read, each with the position of the last that does."""
+    """The values that calls make and other calls read, each with the position of the last reader."""
     last: dict[Crossing, int] = {}
     for maker, user, data in flow.out_edges(place, data=True):
         if user in place:
@@ -116,7 +116,7 @@ def _last_readers(flow: networkx.MultiDiGraph, place: Mapping[str, int]) -> dict
 def _bounds(costs: Sequence[int], across: Sequence[int], number: int, tolerance: float) -> list[int]:
     """Where stages begin, with 0 first and the end last.
 
-    Of the places between which nothing costs anything, only the one with the fewest bytes is looked at.
+    Of places with no cost between them, only the one with the fewest bytes is tried.
     """
     sums = [0, *accumulate(costs)]
     best: dict[int, int] = {}
@@ -143,11 +143,11 @@ def _bounds(costs: Sequence[int], across: Sequence[int], number: int, tolerance:
 def _fewest(
     ends: Sequence[int], ahead: Sequence[int], number: int, limit: int
 ) -> tuple[int | None, list[int]]:
-    """The fewest bytes that cross where no stage passes the limit, None where one must, and the places of the cuts."""
+    """The fewest crossing bytes if no stage exceeds the limit (None if one must), and the places of the cuts."""
     sums: list[int | None] = [0] + [None] * (len(ends) - 1)
     taken: list[list[int]] = []
     for _ in range(number):
-        # Bytes and place of earlier cuts within the limit, the fewest first.
+        # Bytes and place of earlier cuts within the limit, the fewest bytes first.
         window: deque[tuple[int, int]] = deque()
         after: list[int | None] = [None] * len(ends)
         chosen = [0] * len(ends)
@@ -189,8 +189,8 @@ class Answer(Record, frozen=True):
     """An answer."""
 
     report: Report
-    # As `Report.graph` gives it, the part that was asked for; where a path, bottlenecks, stages or what is unused were, all
-    # of it, its nodes with a `stage`, or with the `status` on path, bottleneck or unused.
+    # As `Report.graph` gives it: the part that was asked for. A path, bottlenecks, stages or unused nodes are marked in the
+    # whole graph, by a `stage` or by the `status` on path, bottleneck or unused.
     graph: networkx.MultiDiGraph
     calls: networkx.MultiDiGraph  # the graph of all of them
     found: Found  # what was found, by names of calls
@@ -206,7 +206,7 @@ def ask(
     tolerance: float = TOLERANCE,
     **asked: Any,
 ) -> Answer:
-    """The answer to the one question that is neither None nor False; to none, the whole graph.
+    """The answer to the one question that is neither None nor False; without a question, the whole graph.
 
     only: these modules. first and last: what lies between them. uses, needs: what depends on a weight, what a module depends
     on. path: the critical path by a quantity. narrow: bottlenecks. stages: cuts into so many, within the tolerance.
@@ -234,7 +234,7 @@ def ask(
 
 
 def _found(graph: networkx.MultiDiGraph, by: Colour, tolerance: float, **asked: Any) -> Found:
-    """What a question finds in the graph of calls: a part with the weights that its calls read, or more than a part."""
+    """What a question finds in the graph of calls: a part, with the weights that its calls read, or another finding."""
     match asked:
         case {"path": quantity}:
             return queries.critical_path(graph, quantity)
@@ -263,7 +263,7 @@ def _found(graph: networkx.MultiDiGraph, by: Colour, tolerance: float, **asked: 
 
 
 def _marks(found: Found) -> Iterator[tuple[str, str | int]]:
-    """Nodes that an answer is about, where it is not a part of the graph: each with its stage, or with its status."""
+    """Nodes that an answer marks, each with its stage or status; none if the answer is a part of the graph."""
     if isinstance(found, queries.CriticalPath):
         yield from ((name, "on path") for name in found.calls)
     elif isinstance(found, queries.Bottlenecks):

@@ -1,8 +1,6 @@
 """The graph of a report: a node for each call, input, weight and result; an edge for each use of a value.
 
-Folded to modules, repeated layers are one node.
-
-Costs and sizes as attributes of nodes and edges.
+Costs and sizes are attributes of nodes and edges. The graph of modules has one node for repeated layers.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from graphflops.structure.wiring import Fold, Part, Turn, Use, wiring
 from graphflops.tensor import TensorType
 
 _NAMED = 3  # operators in the label of a run
-# Statuses of a part of which one call has them.
+# Statuses that a part has if any of its calls does, the most important first.
 _OF_ANY = ("different", "not executed", "changed", "explained", "on path", "bottleneck", "unused")
 
 
@@ -82,9 +80,9 @@ class Program:
             graph.add_node(name, label=output.target or name, kind="output", role=output.role, count=1)
 
     def modules(self, depth: int | None, names: Iterable[str] | None = None) -> networkx.MultiDiGraph:
-        """The graph of modules, or of those of its calls, inputs and results that are named.
+        """The graph of modules; with `names`, of these calls, inputs and results only.
 
-        That of calls where all are in one module. Layers whose calls have a `stage` stand in that stage alone. Raises
+        A program of one module gives the graph of its calls. Layers of different stages are separate nodes. Raises
         OptionError for a depth below 1.
         """
         if depth is not None and depth < 1:
@@ -95,7 +93,7 @@ class Program:
 
 
 class _Modules:
-    """The graph of modules `depth` levels in. of: by node of the graph of calls, the node that stands for it."""
+    """The graph of modules `depth` levels in. of: the module's node by node of the graph of calls."""
 
     def __init__(self, program: Program, calls: networkx.MultiDiGraph, depth: int | None) -> None:
         self.report, self.found, self.measures = program.report, program.found, program.measures
@@ -120,7 +118,7 @@ class _Modules:
         return unused
 
     def module(self, part: Part, paths: list[str]) -> None:
-        """A node for one or more equal modules, or for calls of a module between those of the modules in it."""
+        """Adds a node for one or more equal modules, or for a module's own calls between its submodules."""
         names, first, path = [*part.calls()], part.turns[0].calls, numbered(paths)
         nodes, rows = [self.calls.nodes[name] for name in names], [self.rows[name] for name in names]
         ops = [*Counter(self.calls.nodes[name]["label"] for name in first)]
@@ -149,9 +147,9 @@ class _Modules:
                 self.of[name], self.turns[name] = made, turn
 
     def ends(self) -> None:
-        """Inputs, weights and results. A weight that one module alone reads is part of its node.
+        """Adds inputs, weights and results. A weight that only one module reads is part of its node.
 
-        Those beside the same modules whose names differ in their numbers only are one node.
+        Others with the same modules are one node if their names differ only in numbers.
         """
         holders = {self.graph.nodes[name].get("module", ""): name for name in reversed([*self.graph])}
         groups: dict[Hashable, list[str]] = {}
@@ -176,7 +174,7 @@ class _Modules:
             self.of.update(dict.fromkeys(group, made))
 
     def edges(self) -> None:
-        """Edges summed, a value once for every turn that reads it; what goes on to another turn of a repetition is none."""
+        """Adds edges, a value once for every turn that reads it, but none to another turn of a repetition."""
         seen: set[tuple[str, str, int | str]] = set()
         summed: dict[tuple[str, str, TensorType | None], list[Use]] = {}
         passed: dict[str, list[Use]] = {}
@@ -209,17 +207,17 @@ Attributes = dict[str, Any]
 
 
 class Measures:
-    """Costs and sizes as attributes: numbers at the known sizes, and formulas where they hold a size that is left open.
+    """Costs and sizes as attributes: numbers at the known sizes, and formulas where they depend on an open size.
 
-    Texts name sizes as the report and `--dim` do, `ids[0]`: the names that exporters make up mean nothing outside of a file.
-    What is not known, or empty, is left out: GraphML holds neither None nor an empty text.
+    Formulas name sizes as the report and `--dim` do (`ids[0]`), because names that exporters make up mean nothing outside of
+    a file. Unknown and empty attributes are left out: GraphML has neither None nor an empty text.
     """
 
     def __init__(self, report: Report) -> None:
         self.report = report
         self.is_timed = bool(report.device)
         self.names = report.names
-        # Of a value that nobody makes, a saved report does not tell whether it is a parameter.
+        # A saved report does not say which values are parameters.
         self.no_parameters: Attributes = {} if report.program is None else {"parameters": 0}
         self.known: dict[tuple[str, int, int], Attributes] = {}
 
@@ -231,7 +229,7 @@ class Measures:
         return found
 
     def tensor(self, typed: TensorType | None) -> Attributes:
-        """Shape, element type and bytes of a value; nothing for one that is no tensor."""
+        """Shape, element type and bytes of a tensor; nothing for another value."""
         if typed is None:
             return {}
         shape = f"[{', '.join(map(str, typed.shape))}]"
@@ -247,7 +245,7 @@ class Measures:
         return self.known[key] | self.seconds([row])
 
     def costs(self, rows: Iterable[Row]) -> Attributes:
-        """What calls cost together. exact: whether all of them are known."""
+        """The sum of the calls' costs. exact: whether all of them are known."""
         listed = [*rows]
         known = [row for row in listed if row.state != "unknown"]
         if not known and listed:
@@ -273,7 +271,7 @@ class Measures:
         return {"time": float(sum(row.time.seconds for row in rows if row.time is not None))}
 
     def weight(self, entry: Input, typed: TensorType | None) -> Attributes:
-        """Parameters, those of a tied weight once, and what it takes in memory."""
+        """The number of a weight's parameters, counted once if it is tied, and its bytes."""
         found: Attributes = {"role": entry.role} | self.no_parameters
         if typed is not None:
             found |= self.amount("memory", typed.nbytes)
@@ -305,7 +303,7 @@ class Measures:
 
 
 def marks(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The stage of several calls where it is one; their status: that of all, the most telling, or that they changed."""
+    """The stage of calls if they share one, and their status: one that all share, the most important, or `changed`."""
     every = [*nodes]
     stages = {data.get("stage") for data in every}
     statuses = {str(data.get("status", "")) for data in every}

@@ -1,6 +1,6 @@
-"""Questions to the graph of calls: what depends on a value, what lies between two modules, what nothing reads.
+"""Questions about the graph of calls: what depends on a value, what lies between two modules, what nothing reads.
 
-The longest chain of calls, what runs beside it, and the calls that everything passes through.
+Also the most costly chain of calls, what runs beside it, and the calls that everything passes through.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Quantity = Literal["flops", "bytes", "time"]
 
 
 def part(graph: networkx.MultiDiGraph, names: Iterable[str]) -> networkx.MultiDiGraph:
-    """The part of the graph with these nodes in program order, which `MultiDiGraph.subgraph` loses where they are few."""
+    """The part of the graph with these nodes, in program order, which `MultiDiGraph.subgraph` may not keep."""
     return networkx.restricted_view(graph, set(graph).difference(names), [])
 
 
 def named(graph: networkx.MultiDiGraph, name: str) -> set[str]:
-    """Nodes by the name of a call or value, of a weight or input in the model, or the pattern of a module, and all in it.
+    """The nodes of a name: of a node, of a weight or input of the model, or a pattern of modules with all in them.
 
-    Raises ModelError, with what is spelled alike, where there are none.
+    Raises ModelError, which suggests similar names, where there are none.
     """
     if name in graph:
         return tied(graph, {name})
@@ -71,7 +71,7 @@ def uses(graph: networkx.MultiDiGraph, names: Iterable[str]) -> set[str]:
 
 
 def between(graph: networkx.MultiDiGraph, first: Iterable[str], last: Iterable[str]) -> set[str]:
-    """What the last nodes need and depends on the first ones, both left out; empty where one does not lead to the other."""
+    """The nodes between the first and the last ones: those that depend on `first` and that `last` needs, without both."""
     first, last = set(first), set(last)
     return (uses(graph, first) & needs(graph, last)) - first - last
 
@@ -94,13 +94,13 @@ def unused(graph: networkx.MultiDiGraph) -> set[str]:
 
 
 def ticks(data: Mapping[str, Any], by: str) -> int:
-    """A quantity of a node as an integer, of a time 10⁻¹⁵ s: sums of integers that are equal are known to be."""
+    """A quantity of a node as an integer, a time in 10⁻¹⁵ s, because sums of integers can be compared exactly."""
     found: int = round(data.get(by, 0) * (10**15 if by == "time" else 1))
     return found
 
 
 def cost(graph: networkx.MultiDiGraph, names: Iterable[str], by: str) -> tuple[float, int]:
-    """The sum of a quantity over calls at the known sizes, and for how many of them it is not known.
+    """The sum of a quantity over calls at the known sizes, and the number of calls for which it is not known.
 
     Raises OptionError for times where no device is named.
     """
@@ -125,7 +125,7 @@ class CriticalPath(NamedTuple):
     calls: tuple[str, ...]  # by name, in order
     cost: float  # in FLOPs, bytes or seconds
     whole: float  # of the program
-    # Of the calls beside the chain that depend on an input and hang together without it, the most costly ones.
+    # The most costly connected group of other calls that depend on an input.
     branch: tuple[str, ...]
     branch_cost: float
     unknown: int  # calls in the program of unknown cost
@@ -137,14 +137,14 @@ def critical_path(graph: networkx.MultiDiGraph, by: Quantity = "flops") -> Criti
     calls = [name for name, data in graph.nodes(data=True) if data["kind"] == "call"]
     whole, unknown = cost(graph, calls, by)
     among, steps = graph.subgraph(calls), networkx.DiGraph()
-    start = ("start",)  # no call is named by a tuple
-    # Of chains of one cost the one of most calls, which begins at an input and ends at a result.
+    start = ("start",)  # a tuple, so that no call has that name
+    # Of chains with equal costs, the one with the most calls wins: it begins at an input and ends at a result.
     weights = {name: ticks(graph.nodes[name], by) * (len(calls) + 1) + 1 for name in calls}
     steps.add_weighted_edges_from((start, name, weights[name]) for name in calls)
     steps.add_weighted_edges_from((maker, user, weights[user]) for maker, user in among.edges())
     path = networkx.dag_longest_path(steps)[1:] if calls else []
     place = {name: number for number, name in enumerate(calls)}
-    # Subgraphs have the order of hashes.
+    # Subgraphs have no fixed order.
     beside = part(graph, set(data_flow(graph)) & place.keys() - set(path))
     groups = [sorted(group, key=place.__getitem__) for group in networkx.weakly_connected_components(beside)]
     branch = max(groups, key=lambda group: cost(graph, group, by)[0], default=[])
@@ -170,10 +170,10 @@ class Bottlenecks(NamedTuple):
 
 
 def bottlenecks(graph: networkx.MultiDiGraph) -> Bottlenecks:
-    """The dominators of the main result, which needs most calls, from the input with the longest chain of them.
+    """The dominators of the main result (the one that needs most calls) from the input that has most of them.
 
-    What asks for sizes alone does not depend on an input; calls that move nothing are left out. Raises ModelError where no
-    result depends on an input.
+    Calls that only read sizes do not depend on an input. Dominators that move no bytes are left out. Raises ModelError where
+    no result depends on an input.
     """
     flow = data_flow(graph)
     outputs = ((name, data["role"]) for name, data in flow.nodes(data=True) if data["kind"] == "output")
@@ -187,7 +187,7 @@ def bottlenecks(graph: networkx.MultiDiGraph) -> Bottlenecks:
         raise ModelError("no result of the program depends on an input")
     found, before, needed = [], 0, set[str]()
     for name in chains[source]:
-        # FLOPs of the node and of what it needs, but for the nodes already needed, to which they are added
+        # FLOPs of the node and of all it needs that no earlier dominator needed; `before` adds them up
         waiting, flops = [name], 0
         while waiting:
             node = waiting.pop()
@@ -197,7 +197,7 @@ def bottlenecks(graph: networkx.MultiDiGraph) -> Bottlenecks:
                 waiting += graph.pred[node]
         before += flops
         if graph.nodes[name]["kind"] == "call" and graph.nodes[name].get("bytes") != 0:
-            # bytes of the values of a call that others read, each once; None where one is not known
+            # bytes of each value that others read; None where one is not known
             sizes = {data["value"]: data.get("bytes") for _, _, data in flow.out_edges(name, data=True)}
             found.append(Bottleneck(name, None if None in sizes.values() else sum(sizes.values()), before))
     found.sort(key=lambda one: (one.bytes is None, one.bytes, one.flops))
@@ -205,7 +205,7 @@ def bottlenecks(graph: networkx.MultiDiGraph) -> Bottlenecks:
 
 
 def _dominators(flow: networkx.MultiDiGraph, source: str, end: str) -> list[str]:
-    """The nodes on every path from one to the other, in order, without these."""
+    """The nodes on every path from `source` to `end`, in order, without these two."""
     above = networkx.immediate_dominators(flow, source)
     found: list[str] = []
     while (end := above[end]) is not None and end != source:
@@ -214,7 +214,7 @@ def _dominators(flow: networkx.MultiDiGraph, source: str, end: str) -> list[str]
 
 
 def data_flow(graph: networkx.MultiDiGraph) -> networkx.MultiDiGraph:
-    """The part of the graph that depends on what the inputs hold, without the calls that ask for sizes alone."""
+    """The part of the graph that depends on the contents of inputs, without calls that only read sizes."""
     blind = {name for name, op in graph.nodes(data="op", default="") if op and operator(op).reads_sizes}
     open_ = networkx.restricted_view(graph, blind, [])
     inputs = [name for name, data in open_.nodes(data=True) if data["kind"] == "input"]

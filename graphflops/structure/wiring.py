@@ -1,7 +1,7 @@
 """Which call reads what another one makes, through nested graphs: the edges of a program, call by call.
 
-Calls folded by the modules that make them: modules within modules, those that repeat as one. The graph of modules takes the
-parts at one depth, the picture those of each box that is opened.
+`Fold` groups calls by module, modules within modules, and joins repeated ones. The graph of modules shows its parts at one
+depth, the picture those in each open box.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Use(NamedTuple):
 
 
 def wiring(report: Report) -> Wiring:
-    """The wiring of a report's program; of a saved report that of its tensors, as far as its rows tell."""
+    """The wiring of a report's program; for a saved report that of its tensors, as far as its rows show it."""
     graph = program_of(report)
     walk = Wiring(report.rows)
     makers: Makers = ChainMap()
@@ -53,9 +53,9 @@ def wiring(report: Report) -> Wiring:
 
 
 def program_of(report: Report) -> Graph:
-    """The program that was analyzed. Of a saved report, a graph of the tensors that its rows name.
+    """The program that was analyzed. For a saved report, a graph of the tensors that its rows name.
 
-    There, weights have the names of values, sizes have no edges, and nothing tells which weights nobody reads.
+    In that graph weights are named as values, sizes have no edges, and weights that nothing reads are missing.
     """
     if report.program is not None:
         return report.program
@@ -74,12 +74,12 @@ def _as_node(row: Row) -> Node:
 
 
 class Wiring:
-    """Nodes and edges of a program, found by going through its calls as they stand in its report's rows."""
+    """Nodes and edges of a program, found by going through its calls in the order of its report's rows."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows, self.place = rows, 0
-        # The row of each call by its name, which is unique; in an order in which values are made before they are read: a
-        # call that runs nested graphs comes after their calls.
+        # The row of each call, by its unique name. Makers of values come before readers: a call that runs nested graphs
+        # comes after their calls.
         self.calls: dict[str, int] = {}
         self.uses: list[Use] = []
         self.inputs: dict[str, Input] = {}  # by name of the node; constants of nested graphs are inputs
@@ -106,7 +106,7 @@ class Wiring:
                 self.uses.append(Use(maker, user, slot, value, self.types.get(value)))
 
     def graph(self, graph: Graph, prefix: str, makers: Makers) -> None:
-        """The calls of one graph. A call without a row is none: its operator has no rule, which its parent's row says."""
+        """The calls of one graph. Calls without a row are left out: no rule prices them, as their parent's row says."""
         for node in graph.nodes:
             if self.place < len(self.rows) and self.rows[self.place].node == prefix + node.name:
                 self.call(node, makers)
@@ -131,8 +131,8 @@ class Wiring:
     ) -> list[tuple[str, str]]:
         """The graphs that run in a call: they read its operands, and it reads what they return.
 
-        Returns what else the call reads itself: the condition of a branch. A loop reads its operands, too: without a single
-        run they are its results.
+        Returns what the call also reads itself: a branch its condition; a loop its operands too, which are its results if
+        it never runs.
         """
         inside = f"{row.node}/"
         graphs = list(nested_graphs(node))
@@ -151,20 +151,20 @@ class Wiring:
                 self.use(name, [(f"{graph.name}[{place}]", value)], scope)
         alone = makers.new_child()
         while self.place < len(self.rows) and self.rows[self.place].node.startswith(inside):
-            self.call(_as_node(self.rows[self.place]), alone)  # of a graph that is not at hand
+            self.call(_as_node(self.rows[self.place]), alone)  # of a graph that is not available
         return [(slot, value) for slot, value in uses if value not in passed]
 
     def scope(self, node: Node, graph: Graph, name: str, makers: Makers) -> tuple[Makers, set[str]]:
         """The makers of values inside a nested graph, and the operands of the call that are its inputs.
 
-        Where operands cannot be told apart, each input is made by the makers of all of them.
+        Where operands cannot be matched to inputs, each input has the makers of all operands.
         """
         scope = makers.new_child()
         own = [entry for entry in graph.inputs if entry.role == "constant"]
         for entry in own:
             scope[entry.name] = (self.input(f"{name}/{entry.name}", entry, graph),)
         given = [entry for entry in graph.inputs if entry.role != "constant"]
-        # What a call hands to the graphs it runs: the arguments after them, else all; None for one that is no value.
+        # What a call passes to its graphs: the arguments after them, or all; None for one that is not a value.
         last = max((place for place, value in enumerate(node.args) if isinstance(value, Graph)), default=-1)
         values = (item for item in flat(node.args[last + 1 :]) if not isinstance(item, (str, Graph)))
         operands = [item.name if isinstance(item, Ref) else None for item in values]
@@ -178,39 +178,39 @@ class Wiring:
         return scope, names
 
 
-_PAGE = 60  # parts, of the default depth
+_PAGE = 60  # most parts at the default depth
 _DEEPEST = 40  # modules within modules
-_TRIED = 8  # places where a repetition may begin anew
-# What calls of layers that repeat have in common.
+_TRIED = 8  # how many places are tried for a second turn
+# Attributes that are equal for corresponding calls of repeated layers.
 _ALIKE = (
     "op", "exact", "status", "stage", "flops", "flops_formula", "vector_flops", "bytes", "bytes_formula",
 )  # fmt: skip
 
 
 class Turn(Struct, eq=False):
-    """Calls in order, and the repetitions that they are part of, each with the number of its turn."""
+    """Calls in order. repeats: by repetition that they are part of, the number of their turn."""
 
     calls: list[str]
     repeats: dict[int, int] = field(default_factory=dict)
 
 
 class Part(Struct, eq=False):
-    """Calls of a module that run at one time: a module that is used again later is another part."""
+    """Calls of a module that run together. A module that is used again later is another part."""
 
     level: int  # names in the path of the module
-    is_own: bool  # these are calls of a module itself, between those of the modules in it
-    turns: list[Turn]  # those of equal modules in a row; calls at equal places are alike
+    is_own: bool  # calls of a module itself, between those of its submodules
+    turns: list[Turn]  # one for each repeated module; calls at the same place are alike
     cycle: list[Part] = field(default_factory=list)  # the parts that repeat together
-    above: int = 0  # the parts beside it that it depends on, as bits
+    above: int = 0  # bits of the parts of the same module that it depends on
 
     def calls(self) -> Iterator[str]:
         return (call for turn in self.turns for call in turn.calls)
 
 
 class Fold:
-    """Calls in an order in which values are made before they are read. paths: of their modules.
+    """Groups calls by module and joins repeated modules. paths: of the calls' modules; calls that make values come first.
 
-    reads: the calls that each reads from. forms: equal for calls that are alike. stages: what keeps calls of a module apart.
+    reads: the calls that each reads from. forms: equal for calls that are alike. stages: those of different ones stay apart.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class Fold:
         return Fold(paths, reads, forms, stages)
 
     def within(self, part: Part) -> list[Part]:
-        """What a module holds: the modules in it and its own calls, each after those that it depends on."""
+        """The parts of a module: its submodules and its own calls, each after those that it depends on."""
         if part not in self.held:
             first = part.turns[0].calls
             parts = part.cycle or self._repeated(self._split(first, part.level), part.level)
@@ -249,7 +249,7 @@ class Fold:
         return self.held[part]
 
     def at_depth(self, depth: int | None) -> list[Part]:
-        """The parts `depth` levels in. depth None: the deepest with about a page of them."""
+        """The parts `depth` levels in. depth None: the deepest level with at most a page of them."""
         if depth is not None:
             return [*self._deeper(self.top, depth)]
         found = [*self._deeper(self.top, 1)]
@@ -271,7 +271,7 @@ class Fold:
                 yield from self._deeper(inner, depth)
 
     def _split(self, calls: Sequence[str], level: int) -> list[Part]:
-        """The calls by the modules of the next level, cut where a module would both lead to and depend on another part."""
+        """The calls by module of the next level; a module is cut where it would both feed and need another part."""
         parts: list[Part] = []
         of: dict[str, int] = {}
         latest: dict[Hashable, int] = {}
@@ -301,7 +301,7 @@ class Fold:
         if any(part.above >> place for place, part in enumerate(parts)):
             parts.sort(key=lambda part: part.above.bit_count())
         joined: list[Part] = []
-        for part in parts:  # a module that went on elsewhere leaves calls around it side by side
+        for part in parts:  # own calls may have become neighbours where a module moved
             stages = {self.stages.get(x.turns[0].calls[0]) for x in (*joined[-1:], part)}
             if joined and part.is_own and joined[-1].is_own and len(stages) == 1:
                 joined[-1].turns[0].calls += part.turns[0].calls
@@ -310,7 +310,7 @@ class Fold:
         return joined
 
     def _repeated(self, parts: list[Part], level: int) -> list[Part]:
-        """The parts, those that repeat as one: the longest stretch of equal turns first, then what repeats within a turn."""
+        """The parts, repeated ones joined: first the longest run of equal turns, then repetitions within a turn."""
         numbers: dict[Hashable, int] = {}
         forms = [numbers.setdefault(self._form(part), len(numbers)) for part in parts]
         places = grouped((form, place) for place, form in enumerate(forms))
@@ -345,7 +345,7 @@ class Fold:
         return made
 
     def _form(self, part: Part) -> Hashable:
-        """Equal for modules that do the same at the same cost, wired alike inside; numbers in paths may differ."""
+        """Equal for modules with the same calls, costs and edges inside; numbers in paths may differ."""
         calls = part.turns[0].calls
         at = {call: place for place, call in enumerate(calls)}
         found = []
@@ -367,7 +367,7 @@ def cut(path: tuple[str, ...], depth: int) -> int:
 
 
 def _spread(part: Part, turns: Sequence[Turn], place: Mapping[str, int]) -> None:
-    """Puts into a part of the first of several turns what stands at equal places of the others."""
+    """Adds to a part of the first turn the calls at the same places in the other turns."""
     part.turns = [
         Turn([turn.calls[place[call]] for call in own.calls], turn.repeats | own.repeats)
         for turn in turns
@@ -378,7 +378,7 @@ def _spread(part: Part, turns: Sequence[Turn], place: Mapping[str, int]) -> None
 
 
 def _repetition(forms: Sequence[int], start: int, places: Sequence[int]) -> tuple[int, int]:
-    """Period and number of the turns from a place on that cover most; (1, 1) where nothing repeats."""
+    """The period and number of the equal turns from `start` on that cover most parts; (1, 1) where nothing repeats."""
     best = (1, 1)
     for later in [place for place in places if place > start][:_TRIED]:
         period, turns = later - start, 1

@@ -1,4 +1,4 @@
-"""Launches under torch.compile: the kernels of a program's plan, which inductor writes or libraries have."""
+"""Launches under torch.compile: the kernels of a program's plan, which inductor generates or libraries provide."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from graphflops.time.exchanges import Exchanges, Launches, awaited_later
 from graphflops.time.launches import Launcher
 from graphflops.time.schedule import Costs, recurrent_seconds
 
-# Families that inductor writes of the kernels of a convolution or attention: what adds a bias, a softmax.
+# Families of kernels that inductor generates instead of a convolution's or attention's library: added biases, softmax.
 _WRITTEN = ("elementwise", "reduction", "softmax")
-_FACTORS = 2  # of a product
+_FACTORS = 2  # operands of a product without a bias
 
 
 class CompiledLauncher(Launcher):
@@ -40,13 +40,13 @@ class CompiledLauncher(Launcher):
         self.plans = plans
 
     def forward(self, *, records: bool) -> list[Launches]:
-        """The forward after the checks of guards."""
+        """The launches of the forward, after the guards are checked."""
         self.records = records
         host = self.costs["compiled.guards"] + records * self.costs["compiled.autograd"] / 2
         return [Launches(-1, (), host), *self._launches(self.program.main, 0, 1, records, is_backward=False)]
 
     def backward(self) -> list[Launches]:
-        """The gradients, which are one graph of their own."""
+        """The launches of the gradients, which are a graph of their own."""
         self.records = True
         loss = loss_kernels(self.program, self.sizes, stores_gradients=True)
         return [
@@ -60,7 +60,7 @@ class CompiledLauncher(Launcher):
     ) -> Iterator[Launches]:
         try:
             plan = self.plans.plan(graph, training=records)
-        except DimError:  # sizes that are too large to count with
+        except DimError:  # the sizes exceed what `Dim` can count
             yield Launches(first, None, 0.0, times)
             return
         part = plan.backward if is_backward else plan.forward
@@ -80,7 +80,7 @@ class CompiledLauncher(Launcher):
                 yield Launches(row, None if kernel is None else (kernel,), cost, times)
                 continue
             op = planned.members[0]
-            if (op.node, op.is_gradient) not in seen:  # the kernels of a call run together
+            if (op.node, op.is_gradient) not in seen:  # all kernels of a call run together
                 seen.add((op.node, op.is_gradient))
                 call = written.calls[op.node]
                 for launch in self._of_library(call, op, graph, plan, row, times, phase):
@@ -93,7 +93,7 @@ class CompiledLauncher(Launcher):
     def _of_library(
         self, call: PricedCall, op: Op, graph: PricedGraph, plan: Plan, row: int, times: int, phase: str
     ) -> Iterator[Launches]:
-        """What a library runs of a call, and the graphs that run inside it."""
+        """The launches of a library call, and of the graphs that run inside it."""
         if call.estimate.unknown:
             yield Launches(row, None, 0.0, times)
         elif is_module(call):
@@ -110,7 +110,7 @@ class CompiledLauncher(Launcher):
             yield from self._launches(inner, start, turns, phase == "training", is_backward=op.is_gradient)
 
     def _own(self, call: PricedCall, op: Op, plan: Plan) -> tuple[Kernel, ...] | None:
-        """The kernels of a call that inductor does not write."""
+        """The kernels of a call that inductor does not generate."""
         values, is_copied = plan.execution.values, plan.backward is not None and not op.is_gradient
         turned = plan.joint.channels_last and is_turned(call, values, is_copied=is_copied)
         kernels = self._lowered(call, plan.execution.layouts, is_backward=op.is_gradient, is_turned=turned)
@@ -119,20 +119,20 @@ class CompiledLauncher(Launcher):
         kind = call.node.operator.kind
         if kind == "product":
             own = [kernel for kernel in kernels if kernel.family == "matmul"]
-            # Its bias, if any, is added elsewhere.
+            # Another kernel adds the bias, if there is one.
             if call.node.operator.name == "linear" and len(op.reads) == _FACTORS:
                 own = [replace(kernel, variant="") for kernel in own]
             return _padded(own) if op.is_padded else tuple(own)
         if kind == "attention":
             return tuple([kernel for kernel in kernels if kernel.family not in (*_WRITTEN, "copy")])
-        if kind == "collective":  # what it copies first is a kernel that inductor writes, if any
+        if kind == "collective":  # if it copies its operand, inductor generates that kernel
             return kernels[-1:]
         if kind != "convolution":
             return kernels
         if not turned:
             own = [each for each in kernels if each.family not in _WRITTEN and each.variant != "strided"]
             if own and op.is_gradient and plan.joint.channels_last and is_of_images(call, values):
-                # The gradient of the result has its channels last.
+                # The gradient of the result is channels last.
                 size = self.sizes(plan.joint.sizes.get(op.reads[0], 0))
                 own.insert(0, Kernel("copy", own[0].dtype, 0, 0, size, size, variant="strided"))
             return tuple(own)
@@ -141,7 +141,7 @@ class CompiledLauncher(Launcher):
 
 
 def _host_seconds(costs: Costs, phase: str, kernels: Sequence[Kernel], *, is_gradient: bool) -> float:
-    """CPU seconds of a call of a library. One of cuDNN builds a key of its problem first, and converts its operands."""
+    """CPU seconds of a library call. cuDNN also builds a key of the problem and converts its operands."""
     families = Counter(kernel.family for kernel in kernels)
     if families["attention"]:
         return costs[f"compiled.{phase}.attention"]
@@ -155,7 +155,7 @@ def _host_seconds(costs: Costs, phase: str, kernels: Sequence[Kernel], *, is_gra
 
 
 def _image_kernels(kernel: Kernel) -> list[Kernel]:
-    """A convolution with channels innermost; the gradient of its weight is copied into the order of the weight."""
+    """The kernels of a channels-last convolution; the weight's gradient is then copied to the weight's layout."""
     sizes = kernel.sizes
     if not isinstance(sizes, Convolution):
         return [kernel]
@@ -168,7 +168,7 @@ def _image_kernels(kernel: Kernel) -> list[Kernel]:
 
 
 def _padded(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
-    """Products with their sizes rounded up to what tensor cores load."""
+    """Products whose sizes are rounded up to what tensor cores load."""
     found = []
     for kernel in kernels:
         assert isinstance(kernel.sizes, Product)
@@ -177,27 +177,27 @@ def _padded(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
     return tuple(found)
 
 
-# Time of parts of a kernel, by that of a load for each of its elements: of an element beside its loads, and of a load from
-# a tensor with fewer elements. Fitted with the rates of `elementwise.fused` to kernels of 120 programs.
+# Times of parts of a kernel, in loads per element: of an element itself, and of a load from a tensor with fewer elements.
+# Fitted together with the rates of `elementwise.fused` to kernels of 120 programs.
 _LOOP, _NARROW_LOAD = 3, 0.75
-_INNER, _INNER_LOAD, _OUTER_LOAD = 2.5, 0.25, 2.2  # of an element that is reduced, and of its loads
-_OUTER_MOMENT = 2.2  # of an element of which means and variances along an outer axis are made
-_ALIGNED_ROW, _APART = 16, 1.4  # elements; of rows of another length threads load one element at a time
-_PERSISTENT = 1024  # elements of a row that a block keeps; of longer ones it reads what it then stores again
+_INNER, _INNER_LOAD, _OUTER_LOAD = 2.5, 0.25, 2.2  # of a reduced element, and of its loads
+_OUTER_MOMENT = 2.2  # of an element of a mean and variance along an outer axis
+_ALIGNED_ROW, _APART = 16, 1.4  # elements; threads load rows of any other length one element at a time
+_PERSISTENT = 1024  # elements of a row that a block keeps; it reads longer rows again before it stores
 _RANDOM = 10  # of a random number: ten rounds of Philox
-_AT_POINT = 22  # of an element that a grid points to, each in another sector of the cache
-_WINDOW, _GRADIENT_WINDOW = 2.5, 5.5  # of an element of a window of pooling
+_AT_POINT = 22  # of an element that a grid points to; each is in another sector of the cache
+_WINDOW, _GRADIENT_WINDOW = 2.5, 5.5  # of an element of a pooling window
 _FUNCTION, _GRADIENT_OF_FUNCTION = 2.25, 1.75  # of a transcendental function
-_WIDE = 64  # elements of a row, above which threads add to different places
-_ADDED, _ADDED_APART = 4.7, 56  # of an addition to memory; to places that lie apart
-# The same where few places are added to again and again, at most, and of one place: in float32, and in half precision.
+_WIDE = 64  # elements of a row; with more, threads add to different places
+_ADDED, _ADDED_APART = 4.7, 56  # of an atomic addition; of one whose neighbours go to other sectors
+# Of a contended atomic addition: at most, and if all go to one place; in float32 and in half precision.
 _CONTENDED, _CONTENDED_HALF = (1_400, 350_000), (18_000, 43_000_000)
 _DRAWN = ("dropout", "random")
 _COMPUTED = ("elementwise", "comparison", "logic", "cast", "identity", "movement", "softmax", *_DRAWN)
 
 
 class Written:
-    """Kernels of a plan as a device runs them."""
+    """A plan's generated kernels, as a device runs them."""
 
     def __init__(self, plan: Plan, sizes: Sizes) -> None:
         self.plan, self.joint, self.sizes = plan, plan.joint, sizes
@@ -205,14 +205,14 @@ class Written:
         self.known: dict[tuple[int | str, bool], float] = {}
 
     def kernel(self, planned: PlannedKernel) -> Kernel | None:
-        """A kernel that reads what others made, each buffer once, and stores what is read elsewhere; None for open sizes."""
+        """A kernel that reads each outside buffer once, and stores what others read; None if a size is open."""
         part = {op.outputs[0]: op.part_bytes for op in planned.members if op.part_bytes != 0}
         sizes, elements = self.joint.sizes, max(op.elements for op in planned.members)
         adding = [op for op in planned.members if op.role == "adding"]
         try:
             inside, shares = self._inside(planned)
             loads, read = self._reads(planned, shares)
-            # Another kernel writes what it is added to.
+            # The tensor that it adds to is written by another kernel.
             summed = {name for op in adding for name in op.outputs}
             whole = [name for name in planned.outputs if name not in summed]
             written = sum(self.sizes(part.get(name) or sizes.get(name, 0)) for name in whole)
@@ -222,7 +222,7 @@ class Written:
         except OpenSizeError:
             return None
         reductions = [op for op in planned.members if op.kept]
-        # A block for each row: elements lie in sectors of their own.
+        # One block for each row: neighbouring elements of a block are in different sectors.
         if any(map(self._is_split_scan, reductions)):
             slow += _AT_POINT * elements * (loads + len(whole))
         if any(op.role == "moments" and not op.is_inner for op in reductions):
@@ -233,16 +233,16 @@ class Written:
         return replace(found, variant="fused.parts") if {op.role for op in reductions} == {"parts"} else found
 
     def _is_split_scan(self, op: Op) -> bool:
-        """Whether blocks share rows that lie along an outer axis, as where these are few (`SplitScan` of inductor)."""
+        """Whether several blocks share a row along an outer axis, as when there are few rows (`SplitScan` of inductor)."""
         if op.role != "scan" or op.is_inner:
             return False
         platform, length = self.plan.execution.layouts.platform, op.elements // op.kept
         return len(split_lengths(op.kept, length, platform, is_inner=False, of_moments=False)) > 1
 
     def _inside(self, planned: PlannedKernel) -> tuple[dict[str, tuple[Op, float]], dict[str, float]]:
-        """The operators whose results are not stored that a kernel computes, and the tensors that these read.
+        """The operators that a kernel computes without storing their results, and the tensors that these operators read.
 
-        Each with the share of its elements that it is computed for: of what is joined each element is of one operand.
+        Each has the share of the kernel's elements that it is computed for: a joined element comes from one operand only.
         """
         inside: dict[str, tuple[Op, float]] = {}
         shares: dict[str, float] = {}
@@ -259,14 +259,14 @@ class Written:
         return inside, shares | {name: self._share(name, op) for op, name in direct}
 
     def _share(self, name: str, op: Op) -> float:
-        """The share of its elements for which an operator reads a tensor: less than all where it joins several."""
+        """The share of its elements for which an operator reads a tensor: below 1 if it joins several tensors."""
         call = self.calls.get(op.node)
         if call is None or call.node.operator.kind != "movement" or op.is_gradient or len(call.uses) <= 1:
             return 1.0
         return min(1.0, self._bytes(name) / (self._bytes(op.outputs[0]) or 1))
 
     def _reads(self, planned: PlannedKernel, shares: Mapping[str, float]) -> tuple[float, int]:
-        """Loads of a kernel for each element, and the bytes that they read."""
+        """A kernel's loads per element, and the bytes that it reads."""
         whole: dict[str, Op] = {}
         parts: dict[str, dict[str, int]] = {}
         outside = set(planned.reads)
@@ -286,7 +286,7 @@ class Written:
         return loads, total
 
     def _added(self, op: Op) -> int:
-        """Bytes that an operator adds to; its other parts are read, for what is computed inside of it."""
+        """Bytes that an operator adds to. Its other parts are read, by what is computed inside of it."""
         sums = [self.sizes(part[name]) for part in op.parts.values() for name in op.outputs if name in part]
         return sum(sums) or FLOAT_BYTES * op.elements
 
@@ -294,7 +294,7 @@ class Written:
         return self.sizes(self.joint.inputs.get(name) or self.joint.sizes.get(name, 0))
 
     def _slow(self, op: Op) -> float:
-        """Loads that the slow instructions of an operator take as long as, for each element."""
+        """The time of an operator's slow instructions, in loads per element."""
         call = self.calls.get(op.node)
         is_softmax = call is not None and call.node.operator.kind == "softmax"
         if call is None or (op.kind != "pointwise" and (op.is_gradient or not is_softmax)):
@@ -325,9 +325,9 @@ def _slow_result(concrete: ConcreteCall) -> float:
 
 
 def _slow_gradient(concrete: ConcreteCall) -> float:
-    """Of transcendental functions, of windows, and of additions to a row in memory."""
+    """The time of a gradient's transcendental functions, pooling windows, or additions to memory, in loads per element."""
     kind, cost, gradient = concrete.operator.kind, concrete.backward_cost, concrete.gradient
-    if kind == "gather":  # threads that add to one place wait for one another
+    if kind == "gather":  # threads that add to the same place wait for each other
         table = concrete.operands[0]
         if not table.rank or table.shape[-1] >= _WIDE:
             return _ADDED
@@ -349,9 +349,9 @@ def _slow_gradient(concrete: ConcreteCall) -> float:
 def written_kernel(
     elements: int, loads: float, read: int, written: int, slow: float = 0, rows: Rows | None = None
 ) -> Kernel:
-    """A pointwise kernel, or one that reduces rows, along the innermost axis or not.
+    """A pointwise kernel, or one that reduces rows along the innermost or an outer axis.
 
-    loads: of each element. slow: loads that its slow instructions take as long as.
+    loads: per element. slow: the time of slow instructions, in loads.
     """
     if rows is None:
         work = int(elements * (_LOOP + loads) + slow)

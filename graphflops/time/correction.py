@@ -1,7 +1,7 @@
-"""Corrects a modelled time by measured kernels of similar sizes.
+"""Corrects a modelled time by measurements of kernels of similar sizes.
 
-Each calibration point holds the ratio of a measured time to the modelled one. The ratio for other sizes is interpolated by
-kriging (a Gaussian process on the nearest points): on the logarithms of sizes, ratios that are near each other are alike.
+Each calibration point has the ratio of a measured time to the modelled time. For other sizes the ratio is interpolated by
+kriging (a Gaussian process on the nearest points): if the logarithms of sizes are close, the ratios are alike.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from graphflops.time.predict_products import convolution_kind, product_kind
 
 NINE_OF_TEN = 1.645  # standard deviations
 _NEAREST = 12  # points that take part; more tell no more of kernels that are not among them
-_ALIKE = {"float16": "bfloat16", "bfloat16": "float16"}  # run at the same speed
-_MOST_ALIGNED, _ALIKE_ALIGNMENTS = 16, 4.0  # elements; octaves over which ratios are alike
+_ALIKE = {"float16": "bfloat16", "bfloat16": "float16"}  # types that run at the same speed
+_MOST_ALIGNED, _ALIKE_ALIGNMENTS = 16, 4.0  # elements; octaves of alignment over which ratios are alike
 _MOST = 4.0  # largest correction, as a factor
 _ROOT = sqrt(3)
-_ROWS = 8  # of the smallest tile: fewer rows take as long
+_ROWS = 8  # of the smallest tile: fewer rows take as long as 8
 
 
 class Columns(Record, frozen=True):
-    """The sizes that tell kernels of a family apart, and how the ratio changes with them."""
+    """The sizes that tell kernels of a family apart, and how the ratio varies with them."""
 
     names: tuple[str, ...]
     lengths: tuple[float, ...]  # octaves of each size over which ratios are alike
     signal: float  # standard deviation of the logarithm of the ratio
-    noise: float  # of repeated measurements, and of what the sizes do not tell
-    aligned: tuple[int, ...] = ()  # places of sizes that also count by their largest power of two
+    noise: float  # of repeated measurements, and of what the sizes do not show
+    aligned: tuple[int, ...] = ()  # places of sizes whose largest power of two counts as a size too
 
 
 _COLUMNS = {
@@ -72,7 +72,7 @@ class Correction(Record, frozen=True):
 
 
 def correction(kernel: Kernel, device: Device) -> Correction | None:
-    """The correction by the points of the kernel's family, variant and element type, or of those most like it."""
+    """The correction by the points of the kernel's family, variant and element type, or else of similar ones."""
     known = {(one.variant, one.dtype): one for one in device.calibration if one.family == kernel.family}
     if not known:
         return None
@@ -81,7 +81,7 @@ def correction(kernel: Kernel, device: Device) -> Correction | None:
     if isinstance(kernel.sizes, Product) and not kernel.is_alone:
         layout = "batched" if kernel.sizes.batch > 1 else kernel.sizes.layout
         if any(name.startswith(f"matmul.{layout}.") for name in device.rates):
-            variants = (variant,)  # points of another layout do not correct constants of this one alone
+            variants = (variant,)  # these constants are of this layout alone, so points must be too
     names = _COLUMNS.get(kernel.family, _TRAFFIC).names[: len(sizes)]
     keys = [(name, dtype) for name in variants for dtype in (kernel.dtype, _ALIKE.get(kernel.dtype, ""))]
     found = (known[key] for key in keys if key in known and known[key].columns[: len(sizes)] == names)
@@ -90,14 +90,13 @@ def correction(kernel: Kernel, device: Device) -> Correction | None:
 
 
 def interpolated(calibration: Calibration, sizes: Sequence[float]) -> Correction:
-    """The ratio at these sizes, from the nearest points."""
+    """The ratio at these sizes, interpolated from the nearest points."""
     columns = _COLUMNS.get(calibration.family, _TRAFFIC)
     place, (places, ratios) = _scaled(sizes, columns), _points(calibration, len(sizes))
     near = sorted(zip(map(dist, places, repeat(place)), places, ratios, strict=False))[:_NEAREST]
     mean, noise = sum([ratio for *_, ratio in near]) / len(near), (columns.noise / columns.signal) ** 2
-    lower: list[
-        list[float]
-    ] = []  # the Cholesky factor of how alike the points are, with these sizes as the last one
+    # The Cholesky factor of the likeness of the points, with these sizes as the last one.
+    lower: list[list[float]] = []
     rest: list[float] = []  # the ratios without their mean, divided by the factor
     for _, one, ratio in (*near, (0.0, place, mean)):
         row: list[float] = []
@@ -113,23 +112,23 @@ def interpolated(calibration: Calibration, sizes: Sequence[float]) -> Correction
 
 @lru_cache(maxsize=64)
 def _points(calibration: Calibration, count: int) -> tuple[list[list[float]], list[float]]:
-    """The places of the points by their first `count` sizes, and the logarithm of the ratio at each."""
+    """The points' scaled sizes (the first `count` of them), and the logarithm of the ratio at each point."""
     columns = _COLUMNS.get(calibration.family, _TRAFFIC)
     places = [_scaled(point[:count], columns) for point in calibration.points]
     return places, [log(min(max(point[-1], 1 / _MOST), _MOST)) for point in calibration.points]
 
 
 def _scaled(sizes: Sequence[float], columns: Columns) -> list[float]:
-    """The logarithms of sizes, in the lengths over which ratios are alike."""
+    """Logarithms of sizes, in units of the lengths over which ratios are alike."""
     found = [log2(max(size, 1)) / length for size, length in zip(sizes, columns.lengths, strict=False)]
     whole = [int(sizes[place]) for place in columns.aligned]
-    # The power of two that each is a multiple of.
+    # The largest power of two that divides each.
     powers = [min(size & -size, _MOST_ALIGNED) if size else 1 for size in whole]
     return found + [log2(power) / _ALIKE_ALIGNMENTS for power in powers]
 
 
 def columns_of(kernel: Kernel) -> tuple[float, ...]:
-    """The sizes by which kernels of a family are told apart."""
+    """The sizes that tell kernels of a family apart."""
     moved = kernel.read_bytes + kernel.written_bytes
     match kernel.sizes:
         case Product(m, n, k, batch):
@@ -148,7 +147,7 @@ def columns_of(kernel: Kernel) -> tuple[float, ...]:
 
 
 def names_of(family: str, count: int) -> tuple[str, ...]:
-    """Names of the columns of a family's points: sizes, the measured time, and its ratio to the modelled one."""
+    """The columns' names of a family's points: sizes, measured time, and its ratio to the modelled time."""
     return (*_COLUMNS.get(family, _TRAFFIC).names[: count - 2], "microseconds", "ratio")
 
 
@@ -169,5 +168,5 @@ def variant_of(kernel: Kernel) -> str:
 
 
 def _likeness(distance: float) -> float:
-    """The correlation of two ratios at such a distance in these lengths (Matern 3/2)."""
+    """The correlation of two ratios at this scaled distance (Matern 3/2)."""
     return (1 + _ROOT * distance) * exp(-_ROOT * distance)

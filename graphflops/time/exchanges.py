@@ -1,7 +1,7 @@
-"""What calls launch, and when a program waits for the collectives that it has started.
+"""What calls launch, and where a program waits for the collectives that it has started.
 
-`fully_shard` of PyTorch runs collectives and the copies around them in streams of its own. It gathers the parameters of a
-module while the GPU still computes the one before, and goes on with sums of gradients beside the backward.
+PyTorch's `fully_shard` runs collectives, and the copies around them, in streams of its own. It gathers a module's parameters
+while the GPU still computes the module before it, and sums gradients while the backward continues.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from graphflops.kernels.kernel import Kernel
 from graphflops.passes.program import PricedCall
 
 Part = Literal["all", "start", "wait"]
-# Of the CPU's time for a collective, what goes by once its kernel is launched, and may have run: by exposed communication
-# of 270 steps of two GPUs on nine days (benchmarks/results/two_gpus.txt).
+# The share of a collective's CPU time that comes after its kernel is launched, when it may already run. From the exposed
+# communication of 270 steps of two GPUs on nine days (benchmarks/results/two_gpus.txt).
 _AFTER = 0.5
 
 
@@ -25,29 +25,29 @@ class Launches(Struct, frozen=True):
     """What one call launches in one phase."""
 
     row: int  # index of its row
-    kernels: tuple[Kernel, ...] | None  # None where they cannot be told: no rule, or an open size
-    host_seconds: float  # CPU time of the call in eager execution; of a start, what goes by after it
+    kernels: tuple[Kernel, ...] | None  # None if they are not known: no rule, or an open size
+    host_seconds: float  # CPU time of the call in eager execution; for a start, what follows the launch
     times: int = 1  # how often it runs
-    waits: bool = False  # the CPU then waits for the GPU
-    part: Part = "all"  # of a collective its start, or the wait for its end
-    ticket: int = 0  # which of them
-    is_ahead: bool = False  # its start waits for no kernel before it
-    stream: str = ""  # that it runs in: each group of devices has its own
+    waits: bool = False  # whether the CPU then waits for the GPU
+    part: Part = "all"  # of a collective: its start, or the wait for its end
+    ticket: int = 0  # the number of the collective
+    is_ahead: bool = False  # whether it starts without waiting for earlier kernels
+    stream: str = ""  # its stream; each group of devices has one
 
 
 class Exchanges(Struct):
-    """The collectives that have started and are not waited for yet."""
+    """The collectives that have started but have not been waited for."""
 
-    pending: dict[str, Launches] = {}  # by value that one writes, or a view, its start
-    fresh: set[str] = set()  # values whose wait is written right after
+    pending: dict[str, Launches] = {}  # by value that a collective writes, or its view: the start
+    fresh: set[str] = set()  # values whose wait follows at once
     tickets: int = 0
-    copied_for: str = ""  # the collective of `fully_shard` whose operand has just been copied
-    sums: int = 0  # the ticket of one that sums gradients, while calls follow that run in its stream
+    copied_for: str = ""  # the collective of `fully_shard` whose operand was just copied
+    sums: int = 0  # the ticket of one that sums gradients, while later calls run in its stream
 
     def started(
         self, launch: Launches, outputs: Iterable[str | None], stream: str = ""
     ) -> Iterator[Launches]:
-        """What a collective launches: copies as any kernel, then its start; nobody waits yet."""
+        """The launches of a collective: its copies, like any kernels, then its start; nothing waits for it yet."""
         kernels = launch.kernels or ()
         self.tickets += 1
         is_own = bool(kernels) and kernels[-1].variant == self.copied_for
@@ -63,21 +63,21 @@ class Exchanges(Struct):
         self.fresh = set(names)
 
     def waited(self, call: PricedCall, *, is_view: bool, is_gradient: bool = False) -> Iterator[Launches]:
-        """The waits before a call. is_view: whether it computes nothing, so that its results are pending too.
+        """The waits before a call. is_view: whether the call computes nothing, so that its results are pending too.
 
-        is_gradient: whether it is of a recorded backward. There `fully_shard` sums gradients in a stream of its own.
+        is_gradient: whether it is in a recorded backward, where `fully_shard` sums gradients in a stream of its own.
         """
         operator = call.node.operator
         if operator.copies_for:
             self.copied_for = operator.copies_for
-            if operator.copies_for == "reduce_scatter":  # one is under way at most: they keep gradients alive
+            if operator.copies_for == "reduce_scatter":  # only one at a time: each keeps gradients alive
                 for name, start in [*self.pending.items()]:
                     if start.kernels and start.kernels[-1].variant == "reduce_scatter":
                         yield from self.ends([name])
         read = [name for name in call.uses if name in self.pending]
         if is_gradient and (not read or {self.pending[name].ticket for name in read} != {self.sums}):
             self.sums = 0
-        elif is_gradient:  # of a sum of gradients, in its stream: what adds it up, or casts it
+        elif is_gradient:  # calls that add up or cast summed gradients run in the stream of the sum
             if operator.is_exchange:
                 self.copied_for = operator.name
             is_added = operator.kind == "elementwise" and operator.has("arithmetic") and operator.mutates
@@ -99,12 +99,12 @@ class Exchanges(Struct):
         self.pending = {name: start for name, start in self.pending.items() if start.ticket not in found}
 
     def all_ends(self) -> Iterator[Launches]:
-        """The waits for all that is still running, at the end of a graph."""
+        """The waits for all collectives that still run at the end of a graph."""
         yield from self.ends([*self.pending])
 
 
 def awaited_later(calls: Sequence[PricedCall]) -> frozenset[str]:
-    """Names of the collectives whose wait does not stand right after them."""
+    """Names of the collectives that are not waited for immediately."""
     maker: dict[str | None, str] = {}
     fresh: set[str | None] = set()
     late: set[str] = set()

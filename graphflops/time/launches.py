@@ -1,4 +1,4 @@
-"""The kernels of a program in the order of launching, with what the CPU does for each call."""
+"""A program's kernels in the order in which they are launched, with the CPU's time for each call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from graphflops.attention.kernel import attention_kernel
-from graphflops.cost import Value, free
+from graphflops.cost import free
 from graphflops.execution.composed_gradients import kernel_calls
 from graphflops.execution.layouts import Layouts, attention_problem
 from graphflops.execution.runs import Runs
@@ -22,7 +22,7 @@ from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
 from graphflops.kernels.gradients import backward_kernels, call_kernels
 from graphflops.kernels.kernel import IMAGE_RANK, AttentionKernel, Exchange, Kernel
 from graphflops.kernels.lower import inside_operator
-from graphflops.kernels.moved import Transfer, copy, elementwise, transfer
+from graphflops.kernels.moved import Transfer, copy, elementwise, pointwise, transfer
 from graphflops.kernels.rowwise import loss_kernels
 from graphflops.passes.gradients import gradient_checkpoints
 from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
@@ -30,29 +30,29 @@ from graphflops.tensor import TensorType
 from graphflops.time import schedule
 from graphflops.time.exchanges import Exchanges, Launches, awaited_later
 
-_NOTHING = (free(), free(alias=False))  # what a call without results is that runs no kernel at any sizes
-_NAMED: tuple[AttentionKernel, ...] = ("flash", "efficient", "cudnn")  # by operators of their own
+_NOTHING = (free(), free(alias=False))  # of calls without results: they run no kernel at any sizes
+_NAMED: tuple[AttentionKernel, ...] = ("flash", "efficient", "cudnn")  # kernels with operators of their own
 
 
 class _Site(Struct, frozen=True, eq=False):
-    """What the launch of calls hangs on beside sizes, which is found once for all sizes: of the first of equal calls."""
+    """What decides a call's launches beside sizes. It is found once, for the first of equal calls."""
 
     call: PricedCall
     layouts: Layouts
-    entering: float  # CPU seconds of entering modules
+    entering: float  # CPU seconds for entering modules
     outer: Node | None  # the composite that makes the call
-    is_inside: bool  # it is of a module that is one operator
-    is_late: bool  # its wait stands apart
-    is_on_host: bool  # the CPU runs it, as what counts an optimizer's steps
-    moved: Transfer | None  # what it copies from or to the host
-    is_recorded: bool  # in a recorded step
+    is_inside: bool  # whether it belongs to a module that is one operator
+    is_late: bool  # whether it is a collective that is waited for later
+    is_on_host: bool  # whether the CPU runs it, such as the counting of an optimizer's steps
+    moved: Transfer | None  # the copy from or to the host that it makes
+    is_recorded: bool  # whether it is in a recorded step
 
 
 _Sites = list[tuple[PricedCall, _Site]]
 
 
 class Launcher:
-    """Lowers the calls of a program at given sizes; equal calls are lowered once. costs: CPU seconds by kind of call."""
+    """Lowers a program's calls at given sizes; equal calls are lowered once. costs: CPU seconds by kind of call."""
 
     def __init__(
         self, program: PricedProgram, values: Mapping[str, int], runs: Runs, costs: schedule.Costs
@@ -60,27 +60,27 @@ class Launcher:
         self.program, self.runs, self.costs = program, runs, costs
         self.sizes = Sizes(values)
         self.parameters = {entry.name for entry in program.graph.inputs if entry.role == "parameter"}
-        self.records = False  # whether what is lowered runs for gradients
+        self.records = False  # whether autograd records the calls
         self.sites: dict[tuple[PricedGraph, bool], _Sites] = {}
         self.kinds: dict[tuple[object, ...], _Site] = {}
         self.known: dict[tuple[Layouts, bool, bool, bool, int | None], tuple[Kernel, ...] | None] = {}
-        self.called: dict[_Site, Launches] = {}  # what equal calls have in common in the forward
+        self.called: dict[_Site, Launches] = {}  # what equal calls launch in the forward
         self.joined: dict[tuple[Kernel, ...], tuple[Kernel, ...]] = {}
 
     def at(self, values: Mapping[str, int]) -> None:
-        """Lower at other sizes from now on."""
+        """Use other sizes from now on."""
         self.sizes = Sizes(values)
         self.known, self.called = {}, {}
 
     def forward(self, *, records: bool) -> list[Launches]:
-        """The forward, calls of nested graphs in place of the call that runs them. records: for a backward."""
+        """The launches of the forward, with nested graphs behind the call that runs them. records: if a backward follows."""
         self.records = records
         stacks = [call.node.module_stack for call in self.program.main.calls]
         start = Launches(-1, (), schedule.start_seconds(self.costs, stacks))
         return [start, *self._forward(self.program.main, 0, 1, records)]
 
     def backward(self) -> list[Launches]:
-        """The gradients, from the last call to the first, with the sums of gradients of values that several calls use."""
+        """The launches of the gradients, last call first, with sums of the gradients of values that several calls use."""
         self.records = True
         loss = loss_kernels(self.program, self.sizes, stores_gradients=False)
         return [Launches(-1, loss, self.costs["backward.start"]), *self._backward(self.program.main, 0, 1)]
@@ -92,9 +92,9 @@ class Launcher:
         yield from self._run(graph, self.sites[key], first, times, records)
 
     def _sites(self, graph: PricedGraph, calls: Sequence[PricedCall], records: bool) -> _Sites:
-        """Calls where they stand in the forward. records: for a backward."""
+        """The sites of calls in the forward. records: whether a backward follows."""
         run = around = self.runs.of(graph, records=records)
-        inside = frozenset[str]()  # calls that one operator of torch.nn makes, where no gradient is wanted
+        inside = frozenset[str]()  # calls that one operator of torch.nn replaces if nothing wants a gradient
         if not records and (fast := self.runs.of(graph, has_fast_paths=True)) is not run:
             left = {call.node.name for call in fast.calls}
             inside = frozenset(call.node.name for call in run.calls if call.node.name not in left)
@@ -110,10 +110,10 @@ class Launcher:
                 entered = stack
             layouts, outer = (run if name in inside else around).layouts, run.expanded.outer.get(name)
             form: object = layouts.forms.of(call)
-            if not call.node.outputs and call.estimate in _NOTHING:  # checks: there are several in each layer
+            if not call.node.outputs and call.estimate in _NOTHING:  # checks: each layer has several
                 form = (call.node.op, *map(type, map(layouts.values.get, call.uses)))
             composite = outer and (outer.operator.name, outer.outputs[0] == call.node.outputs[0])
-            # Whether it reads and writes nothing but an optimizer's counters, or what is in the host's memory.
+            # Whether it only reads and writes an optimizer's counters, or what is in host memory.
             is_on_host = bool(counters) and not counters.isdisjoint(call.tensors(layouts.values)[:1])
             is_on_host = is_on_host and {*filter(None, call.node.outputs)} <= counters
             moved = transfer(call, away, step.aside) if away else None
@@ -160,19 +160,19 @@ class Launcher:
         yield from exchanges.all_ends()
 
     def _called(self, site: _Site, records: bool) -> Launches:
-        """What equal calls run in the forward, without what is dispatched around a recorded one."""
+        """What equal calls launch in the forward, without the dispatches around a recorded call."""
         call, layouts = site.call, site.layouts
         operator = call.node.operator
         operands = [layouts.values[name] for name in call.tensors(layouts.values)]
         kernels = self._lowered(call, layouts, is_backward=False)
-        if site.is_on_host:  # how long the CPU takes for more than a number is not known
+        if site.is_on_host:  # CPU times are known only for scalars
             is_long = any(isinstance(value, TensorType) and value.shape for value in operands)
             kernels = None if kernels and is_long else ()
         if site.moved is not None:
             kernels = (site.moved.kernel(layouts.typed(call.uses[0])),)
         if records and kernels and saved_input_bytes(call, layouts.values) != 0:
             written = self.sizes.tensor(layouts.typed(call.uses[0]))
-            kernels = (copy(written), *kernels)  # what its gradient reads
+            kernels = (copy(written), *kernels)  # the copy is saved for backward
         host = self._host_inside(call, site.outer, "forward", kernels)
         if host is None:
             if site.is_recorded:
@@ -188,11 +188,11 @@ class Launcher:
         if site.is_inside:
             kernels = None if kernels is None else inside_operator(call, kernels)
             host = len(kernels or ()) * self.costs["forward.inside"]
-        if site.is_late:  # without the tensor that waits where it is read
+        if site.is_late:  # without the wrapper tensor, which waits when it is first read
             host = self.costs["forward.plain_collective"]
         if site.is_on_host:
             host = len(operands) * self.costs["optimizer.tensor"]
-        # Nobody waits where a number is written by a mask: other calls do that.
+        # A mask with one number to write needs no wait: it becomes other calls.
         is_read = schedule.waits(operator, operands) and kernel_calls(call, layouts.values) is None
         is_waiting = is_read or (site.moved is not None and site.moved.waits)
         return Launches(-1, kernels, host, waits=not site.is_on_host and is_waiting)
@@ -200,7 +200,7 @@ class Launcher:
     def _host_inside(
         self, call: PricedCall, outer: Node | None, phase: str, kernels: Sequence[Kernel] | None
     ) -> float | None:
-        """CPU time of a call of a composite, of whose cost the call that gives the result has all; None for other calls."""
+        """CPU time of a call in a composite, whose cost the call that makes its result has; None for other calls."""
         if outer is None:
             return None
         is_last = call.node.outputs[0] == outer.outputs[0]
@@ -228,10 +228,10 @@ class Launcher:
             if call.gradient is None:
                 continue
             kernels = self._lowered(call, layouts, is_backward=True)
-            launched = (*(kernels or ()), *self._sums(call, contributions, layouts.values))
+            launched = (*(kernels or ()), *self._sums(call, contributions, layouts))
             launched = self.joined.setdefault(launched, launched)  # equal ones are timed once
             own = self._host_inside(call, run.expanded.outer.get(call.node.name), "backward", launched)
-            parameters = 0  # whose gradients are among those of the call
+            parameters = 0  # how many of the call's gradients are those of parameters
             if not self.parameters.isdisjoint(call.uses):
                 read = dict(enumerate(call.tensors(layouts.values)))
                 parameters = sum(read.get(place) in self.parameters for place, _ in call.gradient.gradients)
@@ -239,30 +239,33 @@ class Launcher:
             host = host if own is None else own
             yield Launches(row, None if kernels is None else launched, host, times)
 
-    def _sums(
-        self, call: PricedCall, contributions: Counter[str], values: Mapping[str, Value]
-    ) -> list[Kernel]:
-        """Additions of further gradients of a value to the first; none where a size is open."""
+    def _sums(self, call: PricedCall, contributions: Counter[str], layouts: Layouts) -> list[Kernel]:
+        """Additions of second and further gradients of a value; none if a size is open.
+
+        The gradient of a mean is a quotient of a broadcast view: it is in row-major order, whatever the value's strides.
+        """
         assert call.gradient is not None
-        operands = call.tensors(values)
+        operands = call.tensors(layouts.values)
         sums: list[Kernel] = []
         for place, _ in call.gradient.gradients:
             name = operands[place] if place < len(operands) else ""
             contributions[name] += 1
-            value = values.get(name) if contributions[name] > 1 else None
-            if isinstance(value, TensorType) and (x := self.sizes.known(value)) is not None:
-                sums.append(elementwise(x, 2 * x.full_bytes, x.full_bytes, x.numel))
+            value = layouts.values.get(name) if contributions[name] > 1 else None
+            if isinstance(value, TensorType) and (x := self.sizes.known(value, layouts.of(name))) is not None:
+                traffic = 2 * x.full_bytes, x.full_bytes, x.numel
+                of_mean = pointwise(x, [x, replace(x, strides=row_major(x.shape))], *traffic)
+                sums.append(of_mean if call.node.operator.name == "mean" else elementwise(x, *traffic))
         return sums
 
     def _dispatched(self, step: Step, row: int) -> float:
-        """CPU time of the calls that Python dispatches, and of the hooks that it runs, around a recorded call."""
+        """CPU time of Python's dispatches and hooks around a recorded call."""
         if not step.wrapped:
             return 0.0
         dispatched = step.wrapped[row] * self.costs["recorded.subclass"]
         return dispatched + step.hooked[row] * self.costs["recorded.hook"]
 
     def _nested(self, call: PricedCall, row: int, times: int) -> Iterator[tuple[PricedGraph, int, int]]:
-        """The graphs that run inside a call, where their rows begin, and how often they run."""
+        """The graphs that run inside a call, with the place of their first row and the number of runs."""
         place = row + 1
         for run, turns in call.estimate.regions:
             if not isinstance(run, PricedGraph):
@@ -276,32 +279,32 @@ class Launcher:
             place += len(run.rows)
 
     def _attention_kernel(self, call: PricedCall, layouts: Layouts) -> AttentionKernel | None:
-        """The kernel that an attention of PyTorch's own names, else the one that it chooses; None for other calls."""
+        """The kernel that an attention's operator names, or else the kernel that PyTorch chooses; None for other calls."""
         operator = call.node.operator
         word = operator.word.removesuffix("_backward")
         named = next((name for name in _NAMED if word == f"_scaled_dot_product_{name}_attention"), None)
-        if named is not None and self.program.graph.step is None:  # of a recorded step the device chooses
+        if named is not None and self.program.graph.step is None:  # in a recorded step the device chooses
             return named
-        # `ops/` lists those that choose a kernel.
+        # Only operators that `ops/` lists choose a kernel.
         is_own = operator.kind == "attention" and bool(operator.parameters)
         if not is_own or operator.is_onnx or operator.has_score_function:
             return None
         problem = attention_problem(call, layouts, self.records)
         if problem is None:
             return None
-        if named is not None:  # the operator of a recorded step shares heads without being told
+        if named is not None:  # the operators of a recorded step have no flag for shared heads
             problem = replace(problem, is_grouped=True)
         return attention_kernel(problem, layouts.platform).kernel
 
     def _lowered(
         self, call: PricedCall, layouts: Layouts, *, is_backward: bool, is_turned: bool = False
     ) -> tuple[Kernel, ...] | None:
-        """The kernels of one call in one phase; None where a size is open. Calls of one form are lowered once.
+        """The kernels of one call in one phase; None if a size is open. Calls of one form are lowered once.
 
-        is_turned: its images have their channels last, however the program lays them.
+        is_turned: whether its images are channels last, whatever their layout in the program.
         """
         form = layouts.forms.of(call)
-        records = self.records and call.node.operator.kind == "attention"  # others run alike for a gradient
+        records = self.records and call.node.operator.kind == "attention"  # others have the same kernels
         key = (layouts, records, is_backward, is_turned, form)
         if form is not None and key in self.known:
             return self.known[key]
@@ -326,7 +329,7 @@ class Launcher:
         return kernels
 
     def _placed(self, call: PricedCall, kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-        """The kernels of a collective with the distance of its ranks, where the mesh of the program is known."""
+        """A collective's kernels with the distance between its ranks, if the program's mesh is known."""
         step = self.program.graph.step
         mesh = None if step is None else step.mesh
         group = None if mesh is None else mesh.groups.get(call.node.group)
@@ -338,7 +341,7 @@ class Launcher:
 
 
 def _entered(before: str, now: str) -> list[str]:
-    """The libraries of the modules that a call is in and the call before, which is in others, was not in."""
+    """The libraries of the modules that a call is in but the call before it was not."""
     new = now.split(";")
     shared = [*takewhile(lambda pair: pair[0] == pair[1], zip(before.split(";"), new, strict=False))]
     return [schedule.library(entry) for entry in new[len(shared) :]]

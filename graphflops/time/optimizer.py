@@ -1,4 +1,4 @@
-"""Kernels of an optimizer step: many parameters in one kernel each pass (foreach), all in one (fused), or one by one."""
+"""Kernels of an optimizer step: each pass in kernels over many parameters (foreach), in one pass (fused), or one by one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from graphflops.tensor import FLOAT32, DType
 from graphflops.time.exchanges import Launches
 from graphflops.time.schedule import Costs
 
-# Passes over tensors of the parameters' sizes; bytes are in elements, until their type is known.
-_SCALE = Pass(1, 1, 1)  # by one number
+# Passes over tensors of the parameters' sizes; bytes are counted in elements until the type is known.
+_SCALE = Pass(1, 1, 1)  # by a scalar
 _ADD = Pass(2, 2, 1)
 _DIVIDE = Pass(1, 1, 1, "division", has_scalars=True)
 _QUOTIENT = Pass(3, 3, 1, "quotient", has_scalars=True)
 _ROOT = Pass(2, 1, 1, "root")
-_SQUARE = Pass(3, 2, 1)  # added to another tensor
+_SQUARE = Pass(3, 2, 1)  # a square, added to another tensor
 # torch/optim: adam.py, sgd.py, _adafactor.py
 _ADAM = (_ADD, _SCALE, _SQUARE, _ROOT, _DIVIDE, _SCALE, _QUOTIENT)
 _PASSES = {
@@ -36,12 +36,12 @@ _PASSES = {
 }
 _FUSED_ADAM = Pass(4, 4, 3, "fused")
 _FUSED = {"sgd": _ADD, "momentum": Pass(3, 3, 2, "fused"), "adam": _FUSED_ADAM, "adamw": _FUSED_ADAM}
-# On the device, where they are fused: one number for each parameter.
+# If fused, their step counters are on the device: one number for each parameter.
 _COUNTS_STEPS = frozenset({"adam", "adamw"})
 
 
 def optimizer_launches(program: PricedProgram, sizes: Sizes, costs: Costs) -> list[Launches]:
-    """One step over all trained parameters as PyTorch runs it. That of Muon is not known: its products are in no profile."""
+    """One step over all trained parameters as PyTorch runs it. Muon's is unknown: no profile has its products."""
     training = program.training
     if training is None or training.optimizer == "none":
         return []
@@ -78,7 +78,7 @@ def _together(dtype: DType, group: Sequence[int], passed: Pass, costs: Costs) ->
 
 
 def _singly(dtype: DType, group: Sequence[int], passed: Pass, costs: Costs) -> list[Launches]:
-    """The same pass, one call for each parameter."""
+    """The same pass, as one call for each parameter."""
     read, written = (round(moved * dtype.bits / 8) for moved in (passed.read, passed.written))
     kernels = [Kernel("elementwise", dtype.name, 0, 0, read * size, written * size) for size in group]
     return [Launches(-1, (kernel,), costs["optimizer.single"]) for kernel in kernels]

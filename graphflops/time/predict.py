@@ -1,4 +1,4 @@
-"""Predicts how long kernels run on a device, those of a call too, with a 90 % interval; what unfused attention costs."""
+"""Predicts how long kernels and calls run on a device, with a 90 % interval, and how much unfused attention costs."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ from graphflops.time.predict_products import is_long
 
 Bound = Literal["matrix", "vector", "memory", "link", "latency"]
 
-# Where nothing was measured: shares of the published peaks, the shortest time of a kernel, and a wide interval.
+# For what was not measured: shares of published peaks, the shortest time of a kernel, and a wide interval.
 _MATRIX_SHARE = 0.75
 _MEMORY_SHARE = 0.8
 _SHORTEST = 2e-6
 _UNMEASURED = 2.0
 _BUS = "PCIe"  # the link between host and device
-_MAPPED = 2**25  # bytes from which on the C library maps each block anew (M_MMAP_THRESHOLD, at most 32 MiB)
-_OTHER_DEVICE = 1.3  # by how much the interval of a device with the constants of another is wider
-_GROUPS = 2.0  # the same for groups in streams
+_MAPPED = 2**25  # bytes from which the C library maps each block anew (M_MMAP_THRESHOLD, at most 32 MiB)
+_OTHER_DEVICE = 1.3  # factor on the interval of a device that has the constants of another
+_GROUPS = 2.0  # the interval of groups that run in streams, as a factor
 _RECURRENCE = 1.3  # nine of ten recurrent layers are within this factor
-_NARROW, _WIDE = 64, 128  # widths of heads, between which kernels of attention change their tiles
+_NARROW, _WIDE = 64, 128  # widths of heads at which attention kernels change their tiles
 _OF_MATRIX_UNITS = frozenset({"matmul", "convolution", "attention"})
 _OWN = (LINE, SCALAR, SHARED, TILED)  # variants of convolutions that have constants of their own
-# The type in which devices multiply that have no products of a type: its signed form, or the next wider one.
+# Types that devices multiply as another type: complex numbers by parts, others as signed or as the next wider type.
 _OF_PARTS = {"complex64": "float32", "complex128": "float64"}
 _AS = {"uint8": "int8", "int4": "int8", "uint4": "int8", "int16": "float32", "uint16": "float32"}
 
 
 class Time(Struct, frozen=True):
-    """Seconds of one kernel, without launch. low, high: 90 % interval. bound: what limits the kernel."""
+    """Seconds of one kernel, without its launch. low, high: 90 % interval. bound: what limits the kernel."""
 
     seconds: float
     low: float
@@ -68,9 +68,9 @@ class Time(Struct, frozen=True):
 
 
 def predict(kernel: Kernel, device: Device) -> Time:
-    """The time of a kernel by the model of its family, with constants measured on the device or on a similar one."""
+    """A kernel's time by the model of its family, with constants measured on the device or on a similar one."""
     if isinstance(kernel.sizes, Recurrence):
-        # All steps of all layers, one after the other but for what runs beside.
+        # All steps of all layers, in sequence except for those that overlap.
         taken = predict_sequences.on_cpu if device.kind == "cpu" else predict_sequences.recurrence
         found = taken(kernel.sizes, kernel.dtype, device, lambda product: predict(product, device).seconds)
         return Time(found, found / _RECURRENCE, found * _RECURRENCE, "latency")
@@ -81,7 +81,7 @@ def predict(kernel: Kernel, device: Device) -> Time:
         kernel = replace(kernel, sizes=predict_products.of_row(kernel.sizes), variant=variant)
     if kernel.family == "transfer":
         return _transfer(kernel, device)
-    is_own = kernel.variant == DIRECT  # without matrix units, where filters are long
+    is_own = kernel.variant == DIRECT  # without matrix units, for long filters
     if isinstance(sizes := kernel.sizes, Convolution) and sizes.is_looped and not (is_own and is_long(sizes)):
         found = predict_products.group_seconds(
             kernel, sizes, device.multiprocessors or 1, lambda part: predict(part, device).seconds
@@ -92,7 +92,7 @@ def predict(kernel: Kernel, device: Device) -> Time:
     if rates is None:
         return _by_ceilings(kernel, device)
     seconds, arithmetic, traffic = _modelled(kernel, width, rates, device)
-    # Measured over predicted time of such kernels in whole programs, where the device has constants of another.
+    # If the device has another's constants: measured over predicted time of such kernels in whole programs.
     ratios = device.family_ratios
     names = (*names_of_constants(kernel, width), "other") if ratios else ()
     ratio = next((ratios[name] for name in names if name in ratios), 1.0)
@@ -109,14 +109,14 @@ def predict(kernel: Kernel, device: Device) -> Time:
 
 
 def modelled(kernel: Kernel, device: Device) -> float | None:
-    """Seconds by the model of the family, without corrections; None where the device has no constants for it."""
+    """Seconds by the model of the family, without corrections; None if the device has no constants for it."""
     width = bytes_of(kernel.dtype)
     rates = _rates(kernel, width, device)
     return None if rates is None else _modelled(kernel, width, rates, device)[0]
 
 
 def _exchange(kernel: Kernel, sizes: Exchange, device: Device) -> Time:
-    """The collective alone, and what PyTorch takes to start and end it."""
+    """The time of a collective, with what PyTorch takes to start and end it."""
     from graphflops.links.cost import NO_LINK, kind_of, network_of, of_sent  # no other program needs it
 
     kind, network = kind_of(kernel.variant), network_of(device)
@@ -130,16 +130,16 @@ def _exchange(kernel: Kernel, sizes: Exchange, device: Device) -> Time:
 
 
 def pinned_rate(device: Device) -> float | None:
-    """Bytes per second of a copy from or to pinned memory of the host; None where its bus is not known."""
+    """Bytes per second of a copy from or to pinned host memory; None if the device's bus is not known."""
     copies = device.host.copies if device.host else {}
     bus = max((link.bandwidth for link in device.links if link.name.startswith(_BUS)), default=None)
     return None if bus is None or not copies else bus * copies["pinned"]
 
 
 def _transfer(kernel: Kernel, device: Device) -> Time:
-    """A copy from or to the host: as fast as its bus where the memory is pinned, else no faster than the CPU copies.
+    """A copy from or to the host. Pinned memory reaches the speed of the bus; pageable memory at most that of CPU copies.
 
-    A large block that a copy to the host allocates is new memory each time, whose pages the system clears first.
+    If a copy to the host allocates a large block, it is new memory each time, whose pages the system first clears.
     """
     copies, rate = device.host.copies if device.host else {}, pinned_rate(device)
     if rate is None:
@@ -158,7 +158,7 @@ def _modelled(kernel: Kernel, width: float, rates: Rates, device: Device) -> Tim
         case Rows() as sizes if kernel.family == "decomposition":
             return predict_traffic.decomposition_seconds(sizes, rates)
         case Product() as sizes if peak and "step" in rates:
-            # Few blocks go through k step by step, in more parts where it is longer.
+            # Few blocks process k step by step, in more parts if it is longer.
             arithmetic = 2 * sizes.m * sizes.n * sizes.k / peak
             serial = sizes.k ** rates.get("power", 1.0) * rates["step"] * 1e-9
             return rates["floor"] * 1e-6 + serial + arithmetic / rates["matrix"], arithmetic, 0.0
@@ -174,27 +174,27 @@ def _modelled(kernel: Kernel, width: float, rates: Rates, device: Device) -> Tim
         case _:
             return predict_traffic.seconds(kernel, width, rates, device)
     found, arithmetic, traffic = predict_products.seconds(problem, rates, device)
-    # A bias is loaded after the product, which matters where this is short.
+    # A bias is loaded after the product, which matters if the product is short.
     bias = rates.get("bias", 0.0) * 1e-6 * (kernel.vector_flops > 0)
     return found + bias, arithmetic, traffic
 
 
 def _rates(kernel: Kernel, width: float, device: Device) -> Rates | None:
-    """The constants for a kernel: of its variant and width of elements if these were measured apart, else of its family.
+    """A kernel's constants: those of its variant and element width if measured, or else of its family.
 
-    None also for matrix work in an element type without a published peak, of which the constants are shares.
+    None for matrix work in an element type without a published peak, because the constants are shares of the peak.
     """
     if _on_matrix_units(kernel) and _peak(kernel, device) is None:
         return None
     if kernel.sizes is None and kernel.family in _OF_MATRIX_UNITS:
-        return None  # the constants are those of a model that reads the sizes
+        return None  # the model reads the sizes
     names = names_of_constants(kernel, width)
     return next((device.rates[name] for name in names if name in device.rates), None)
 
 
 def names_of_constants(kernel: Kernel, width: float) -> list[str]:
-    """Names of the tables of constants that may hold those of a kernel, its own first. width: bytes of an element."""
-    if kernel.family not in _OF_MATRIX_UNITS:  # complex numbers are moved and computed as their parts
+    """Names of tables that may hold a kernel's constants, most specific first. width: bytes of an element."""
+    if kernel.family not in _OF_MATRIX_UNITS:  # complex numbers are processed as their parts
         width = bytes_of(_OF_PARTS.get(kernel.dtype, kernel.dtype))
     of_variants: Iterable[tuple[str, ...]] = ((kernel.variant,), ())
     match kernel.sizes:
@@ -221,21 +221,21 @@ def names_of_constants(kernel: Kernel, width: float) -> list[str]:
 
 
 def _on_matrix_units(kernel: Kernel) -> bool:
-    """Whether matrix units do the work; depthwise convolutions have threads for their results."""
+    """Whether matrix units do the work; depthwise convolutions have one thread for each result."""
     if isinstance(kernel.sizes, Convolution):
         return not predict_products.convolution_kind(kernel.sizes).startswith("depthwise")
     return isinstance(kernel.sizes, (Product, Attention))
 
 
 def _peak(kernel: Kernel, device: Device) -> float | None:
-    """Peak rate of a kernel's matrix work; None if it is not published."""
+    """The peak rate of a kernel's matrix work; None if none is published."""
     peak = matrix_peak(kernel.dtype, device)
     is_tf32 = kernel.family == "convolution" and kernel.dtype == "float32"  # cuDNN's default, not cuBLAS's
     return matrix_peak("tfloat32", device) or peak if is_tf32 else peak
 
 
 def _by_ceilings(kernel: Kernel, device: Device) -> Time:
-    """The longest of arithmetic, traffic and the shortest time of any kernel."""
+    """The longest of arithmetic and traffic, plus the shortest time of any kernel."""
     peak = _peak(kernel, device)
     limits: dict[Bound, float] = {
         "matrix": kernel.flops / (peak * _MATRIX_SHARE) if peak else 0.0,
@@ -249,26 +249,26 @@ def _by_ceilings(kernel: Kernel, device: Device) -> Time:
 
 
 def matrix_peak(dtype: str, device: Device) -> float | None:
-    """Peak rate of matrix products in an element type; None if it is not published."""
+    """The peak rate of matrix products in an element type; None if none is published."""
     name = "float8" if dtype.startswith("float8") else _OF_PARTS.get(dtype, dtype)
     return device.matrix.get(name, device.matrix.get(_AS.get(name, "")))
 
 
-_PARTS = 8  # of a recurrent layer: the GPU runs its first steps while the CPU launches the next
+_PARTS = 8  # of a recurrent layer: the GPU runs its first steps while the CPU launches later ones
 
 
 class Batch(Struct, frozen=True, eq=False):
     """The kernels of one call."""
 
     kernels: tuple[Kernel, ...]
-    kernel_seconds: tuple[float, ...]  # of each, or of parts of one that stands for many
-    seconds: float  # of all
-    low: float  # ends of their interval, as factors
+    kernel_seconds: tuple[float, ...]  # of each kernel, or of parts of a kernel that stands for many
+    seconds: float  # sum over all kernels
+    low: float  # ends of the interval, as factors
     high: float
-    bound: TimeBound  # of the longest
+    bound: TimeBound  # that of the longest kernel
     families: str
     work: tuple[tuple[str, int], ...]  # bytes under "", FLOPs by element type
-    collective: float = 0.0  # seconds of exchanges with other devices
+    collective: float = 0.0  # seconds of exchanges with other devices, among these
 
     @staticmethod
     def of(kernels: tuple[Kernel, ...], known: Mapping[Kernel, Time]) -> Batch:
@@ -299,9 +299,9 @@ class Batch(Struct, frozen=True, eq=False):
         )
 
     def call_time(self, took: float, is_eager: bool, host: Host, times: int = 1) -> CallTime:
-        """The time of a call with its interval: that of its kernels, or of the CPU where the call waits for it.
+        """A call's time and interval: those of its kernels, or of the CPU if the kernels wait for it.
 
-        took: by how much the call, which runs so often, makes the program longer. host: how much other CPUs differ from it.
+        took: how much longer the program is for `times` calls. host: how much other CPUs differ.
         """
         is_launch = is_eager and took > 0 and (took > 1.5 * times * self.seconds or not self.kernels)
         if is_launch or not self.seconds:
@@ -309,9 +309,9 @@ class Batch(Struct, frozen=True, eq=False):
         return CallTime(took, took * self.low, took * self.high, self.bound, self.families)
 
 
-_UNFUSED = "math"  # the kernel
+_UNFUSED = "math"  # the name of the kernel
 _HALF = ("bfloat16", "float16")
-# The fields of an attention that the time of a fused kernel takes.
+# The fields of an attention that decide the time of a fused kernel.
 _SIZES = (
     *("batch", "heads", "kv_heads", "queries", "keys", "width", "value_width"),
     *("flops", "masked_flops", "kv_bytes", "times"),
@@ -319,7 +319,7 @@ _SIZES = (
 
 
 def seconds_of(use: AttentionUse, rows: Mapping[str, Row]) -> float:
-    """The forward time of all calls of an attention."""
+    """The forward time of all calls of one attention."""
     times = [rows[name].time for name in use.calls if name in rows]
     return sum(time.seconds for time in times if time is not None)
 
@@ -332,7 +332,7 @@ def shortest_call(rows: Iterable[Row]) -> float:
 def fused_seconds(
     use: AttentionUse, dtype: str, shortest: float, values: Mapping[str, int], device: Device
 ) -> float:
-    """The time of a fused kernel on the same operands. shortest: what no call of the program takes less than."""
+    """The time of a fused kernel on the same operands; at least that of the program's shortest call."""
     value = {name: evaluate(getattr(use, name), values) or 0 for name in _SIZES}
     batch, heads, kv_heads, queries, keys = (value[name] for name in _SIZES[:5])
     width = max(value["width"], value["value_width"])
@@ -348,8 +348,8 @@ def fused_seconds(
 def slowdowns(
     attentions: Iterable[AttentionUse], timed: Sequence[Row], values: Mapping[str, int], device: Device
 ) -> dict[str, float]:
-    """How many times as long as a fused kernel unfused attention takes, by the reason of the last kernel refused."""
-    taken: dict[str, tuple[float, float]] = {}  # unfused and fused
+    """How many times longer than fused unfused attention takes, by the reason of the last kernel that refused."""
+    taken: dict[str, tuple[float, float]] = {}  # seconds unfused and fused
     uses = [use for use in attentions if use.kernel == _UNFUSED]
     rows = {row.node: row for row in timed} if uses else {}
     shortest = shortest_call(timed) if uses else 0.0

@@ -1,8 +1,8 @@
-"""Time of matrix products, and of convolutions as the products that they are: tiles, waves, traffic.
+"""Time of matrix products, and of convolutions as matrix products: tiles, waves, traffic.
 
-A product is cut into tiles that the multiprocessors compute in waves. A tile reads a stripe of each operand, so small tiles
-reach less of the peak. Few tiles are split along k. The library chooses the fastest way, so the time is the least over
-tile sizes and splits. A convolution may run group by group: chains of conversions and a product, in eight streams.
+A product is cut into tiles, which the multiprocessors compute in waves. Each tile reads a stripe of both operands, so small
+tiles reach less of the peak. If there are few tiles, k is split. The library chooses the fastest way, so the time is the
+minimum over tile sizes and splits. Some convolutions run group by group: chains of conversions and a product, in 8 streams.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ from graphflops.kernels.kernel import DIRECT, GROUPED, WHOLE, Convolution, Kerne
 from graphflops.time import bandwidth
 from graphflops.time.bandwidth import Rates, Times
 
-# Tiles of the libraries' kernels, rows x columns; each is used either way round.
+# Tiles of the libraries' kernels, rows x columns; each is also used transposed.
 _TILES = (
     *((64, 16), (64, 32), (64, 64), (128, 32), (128, 64)),
     *((128, 128), (128, 192), (128, 256), (64, 256), (192, 192)),
 )
 _WAYS = tuple(dict.fromkeys(way for a, b in _TILES for way in ((a, b), (b, a))))
 _SPLITS = (1, 2, 4, 8, 16, 32)
-_FEW_ROWS, _FEW_OF_BATCH = 128, 16  # rows up to which a product, one of a batch, waits for the other matrix
-_FEW = 8  # rows of wide elements up to which the threads of cuBLAS's gemmSN kernels hold a row each
-_NARROW = 2  # bytes of the elements that matrix units multiply even where a product has one row
+_FEW_ROWS, _FEW_OF_BATCH = 128, 16  # rows up to which reading the other matrix takes longest; in a batch
+_FEW = 8  # rows of wide elements up to which threads of cuBLAS's gemmSN kernels hold one row each
+_NARROW = 2  # bytes of elements that matrix units multiply even if a product has only one row
 _STEP = 64  # elements of k that a tile multiplies at a time
-_WIDEST = 7  # positions of a depthwise filter for which channels-last has a fast kernel
+_FEW_IMAGES = 8  # below this number, depthwise ones of 16 bits have the kernel of float32: of 173 on an H200
+_WIDEST = 7  # positions along a depthwise filter up to which channels last has a fast kernel
 _LONG = 64  # positions
-_FEW_CHANNELS = 16  # which share a tile with those of other positions
-_MASKED = 32  # positions of a filter for which the fast loaders of CUTLASS have a bit each
-_FEW_PIXELS = 128  # of an image; with more, groups run one after the other
-_BLOCK = 64  # channels of groups that a kernel multiplies together, zeros between the groups
-_ALIGNED = 16  # bytes that a row must be a multiple of for the fastest loads
+_FEW_CHANNELS = 16  # up to this number, channels share a tile with those of other positions
+_MASKED = 32  # positions of a filter up to which CUTLASS's fast loaders have one bit for each
+_FEW_PIXELS = 128  # of an image; if there are more, groups run one after the other
+_BLOCK = 64  # channels of groups that a kernel multiplies together, with zeros between the groups
+_ALIGNED = 16  # bytes that the fastest loads need rows to be a multiple of
 Predict = Callable[[Kernel], float]  # seconds of a kernel
 
 
@@ -49,20 +50,20 @@ class Problem(Record, frozen=True):
     k: int
     batch: int
     width: float  # bytes per element
-    alignment: int  # bytes that all rows are a multiple of
+    alignment: int  # bytes that all rows are multiples of
     moved: int
     peak: float
-    turns: int = 1  # how often groups run one after the other, because each is a kernel of its own
-    # Bytes of `moved` that the kernels before have just written, or those after read; not weights.
+    turns: int = 1  # how often groups run one after the other, if each is a kernel of its own
+    # Bytes of `moved` that earlier kernels have just written or later ones soon read; without weights.
     recent: int = 0
-    is_whole: bool = False  # sums along k stay whole
+    is_whole: bool = False  # whether k must not be split
 
 
 def seconds(problem: Problem, rates: Rates, device: Device) -> Times:
-    """Seconds of a product, and of these its arithmetic at the peak and its traffic at full bandwidth."""
+    """Seconds of a product, of its arithmetic at the peak, and of its traffic at full bandwidth."""
     cores, results = device.multiprocessors or 1, problem.batch * problem.m * problem.n
     ceilings = 2 * results * problem.k / problem.peak, problem.moved / device.bandwidth
-    # Kernels for rows that are not a multiple of 16 bytes compute slower.
+    # Kernels for rows that are not multiples of 16 bytes are slower.
     aligned = next((each for each in (_ALIGNED, 8, 4) if problem.alignment >= each), 2)
     slowdown = rates.get(f"unaligned_{aligned}", 1.0)
     rate, mix = problem.peak / cores / slowdown * rates["matrix"], rates["mix"]
@@ -70,13 +71,13 @@ def seconds(problem: Problem, rates: Rates, device: Device) -> Times:
     is_vector = problem.batch == 1 and _is_vector(problem.m, problem.width, problem.alignment)
     splits = [*_splits(problem, rates, slowdown, device)]
     best = float("inf")
-    # A CPU is one core in the models, whose tiles are too small to be told from the whole product.
+    # A CPU is modelled as one core, on which the whole product is one tile.
     for rows, columns in _WAYS if device.multiprocessors else ((max(problem.m, 1), max(problem.n, 1)),):
-        # A product of no rows, as over an empty batch, still has the launch of a tile.
+        # A product without rows, as for an empty batch, still takes the time of one tile.
         grid = max(-(-problem.m // rows) * -(-problem.n // columns) * problem.batch, 1)
-        # Threads of a matrix-vector product have an element of the vector each; a tile computes rows that are not there.
+        # In a matrix-vector product each thread has one element of the vector; a tile also computes missing rows.
         rows = 1 if is_vector else rows
-        work = 2 * (rows * columns + rates["half"] * (rows + columns)) / rate  # of one element of k
+        work = 2 * (rows * columns + rates["half"] * (rows + columns)) / rate  # per element of k
         for split, depth, steps, joining in splits:
             tiles = grid * split
             if split > 1 and tiles > 4 * cores:
@@ -91,10 +92,10 @@ def seconds(problem: Problem, rates: Rates, device: Device) -> Times:
 def _splits(
     problem: Problem, rates: Rates, slowdown: float, device: Device
 ) -> Iterator[tuple[int, int, float, float]]:
-    """In how many parts k may be cut, the length of a part, the seconds of its steps, and those of joining the parts."""
+    """Ways to split k: the number of parts, the length of a part, seconds of its steps, and seconds to join the parts."""
     for split in _SPLITS:
         depth, joining = -(-problem.k // (split * _STEP)) * _STEP, 0.0
-        if split > 1:  # partial results in float32, written and read again by a second kernel
+        if split > 1:  # float32 partial results, written, and read again by a second kernel
             if problem.is_whole or depth * (split - 1) >= problem.k:
                 break
             partial = 8 * split * problem.batch * problem.m * problem.n
@@ -103,17 +104,17 @@ def _splits(
 
 
 def of_row(sizes: Product) -> Product:
-    """A matrix times a column as what it is for cuBLAS: a row times the matrix, which lies the other way round."""
+    """A matrix times a column, as cuBLAS computes it: a row times the transposed matrix."""
     layout: Layout = "tn" if sizes.layout in ("tn", "nn") else "nn"
     return Product(1, sizes.m, sizes.k, sizes.batch, layout)
 
 
 def product_kind(sizes: Product, width: float) -> str:
-    """What tells products apart: few rows, which take as long as the other matrix takes to read, have kernels of their own.
+    """The kind of a product. Few rows, for which reading the other matrix takes longest, have kernels of their own.
 
-    Those of 16 bits run on matrix units even for one row; one row of wider numbers is a matrix-vector product (gemv), and
-    so is one of 16 bits whose rows have an odd number of them. In 16 bits rows that are no multiple of 16 bytes have
-    kernels of older GPUs, by how many bytes they load at a time: nvjet, which loads whole lines, takes none.
+    16-bit elements run on matrix units even if there is one row. One row of wider elements is a matrix-vector product
+    (gemv), and so is one row of 16-bit elements if a row has an odd number of them. 16-bit rows that are not multiples of 16
+    bytes run on kernels of older GPUs, by the bytes of a load: nvjet kernels load whole lines and take none of these.
     """
     alignment, has_few_rows = _alignment_of(sizes, width), _has_few_rows(sizes)
     batched = "batched." if sizes.batch > 1 else ""
@@ -135,9 +136,9 @@ def _is_vector(rows: int, width: float, alignment: int) -> bool:
 
 
 def of_product(sizes: Product, width: float, peak: float, moved: int, *, is_alone: bool = False) -> Problem:
-    """A product with the alignment of its rows in memory. is_alone: run again and again, on operands from the memory."""
+    """A product with the alignment of its rows. is_alone: whether it runs repeatedly, with operands from memory."""
     alignment = _alignment_of(sizes, width)
-    # No kernel before has touched the weight, nor keys and values of tokens before.
+    # No earlier kernel has touched the weight, nor keys and values of earlier tokens.
     has_weight = sizes.batch == 1 and sizes.layout in ("tn", "nn")
     weight = int(width * sizes.batch * sizes.k * sizes.n) if _has_few_rows(sizes) or has_weight else 0
     recent = 0 if is_alone else max(moved - weight, 0)
@@ -145,7 +146,7 @@ def of_product(sizes: Product, width: float, peak: float, moved: int, *, is_alon
 
 
 def is_whole(kernel: Kernel, sizes: Product) -> bool:
-    """Whether sums along k are not cut: in batches, and in float32 of many rows to which a bias is added."""
+    """Whether k must not be split: in batches, and in float32 with many rows and a bias."""
     if sizes.batch > 1 and kernel.variant != GROUPED:
         return True
     with_bias = kernel.dtype == "float32" and kernel.vector_flops > 0 and sizes.batch == 1
@@ -159,19 +160,19 @@ def _alignment_of(sizes: Product, width: float) -> int:
 
 
 def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) -> Problem:
-    """The product that a convolution is: pixels x filters, over the taps of a filter (im2col, which is never stored).
+    """A convolution as a product: pixels x filters, over the taps of a filter (im2col, which is never stored).
 
-    Where it is planar, it is one product an image, pixels innermost; sums of products of a batch stay whole in cuBLAS.
+    A planar convolution is one product per image, with pixels innermost; cuBLAS does not split k in a batch.
     """
-    # A product for each image: one tap, stride 1, the channels not innermost.
+    # One product for each image: one tap, stride 1, channels not innermost.
     is_planar = sizes.image == sizes.result and not sizes.channels_last and _is_pointwise(sizes)
     taps = prod(sizes.filter)
     images = 1 if is_planar else sizes.batch
     pixels, image = images * prod(sizes.result), images * prod(sizes.image)
-    packed = _BLOCK * sizes.groups // max(sizes.channels, 1)  # a file may have a convolution of no channels
+    packed = _BLOCK * sizes.groups // max(sizes.channels, 1)  # a file may claim that there are no channels
     together = 1 if sizes.is_looped else min(sizes.groups, max(1, packed))
     filters, channels = (each // sizes.groups * together for each in (sizes.filters, sizes.channels))
-    # Tiles of the gradient of an image's weight hold channels of one position.
+    # In the gradient of an image's weight, a tile holds channels of one position.
     is_tiled = channels > _FEW_CHANNELS and 1 < taps <= _MASKED and len(sizes.filter) < 3 and together == 1
     held = up(channels, _STEP) if is_tiled else channels
     m, n, k = {
@@ -183,30 +184,31 @@ def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) ->
     batch, turns, is_whole = -(-sizes.groups // together), 1, is_planar and sizes.batch > 1
     if is_planar:
         batch = sizes.batch
-        if is_whole and sizes.phase == "weight_gradient" and pixels % 2 == 0:  # in float32, and added up
+        if is_whole and sizes.phase == "weight_gradient" and pixels % 2 == 0:  # summed in float32 afterwards
             moved += 2 * 4 * batch * m * n
     elif sizes.is_looped:
         streams = 1 if prod(sizes.result) > _FEW_PIXELS else STREAMS
         batch, turns = min(sizes.groups, streams), -(-sizes.groups // streams)
-    # Pixels between those of the result are not read.
+    # Strided pointwise windows do not read the pixels in between.
     if sizes.phase != "input_gradient" and _is_pointwise(sizes) and image > pixels:
-        unread = int(width * sizes.channels * (image - pixels))  # with channels that are only filled up
+        unread = int(width * sizes.channels * (image - pixels))  # with padded channels
         moved = max(moved - unread, int(width * sizes.filters * pixels))
     weight = int(width * sizes.filters * sizes.channels // max(sizes.groups, 1) * taps)
-    recent = max(moved - weight, 0)  # all but the filters
+    recent = max(moved - weight, 0)  # all but the weight
     return Problem(m, max(n, 1), max(k, 1), batch, width, alignment, moved, peak, turns, recent, is_whole)
 
 
 def convolution_kind(sizes: Convolution, width: float = _NARROW) -> str:
-    """What tells convolutions apart: few or uneven channels, one channel a group and several groups have slower kernels."""
+    """The kind of a convolution: few or unaligned channels, depthwise and grouped convolutions have slower kernels."""
     last = "_last" if sizes.channels_last else ""
     if sizes.groups > 1:
         if sizes.channels == sizes.groups:
             is_wide = sizes.channels_last and max(sizes.filter) > _WIDEST
             line = "_line" if len(sizes.filter) == 1 and not last else last  # a sequence
-            return "depthwise_direct" if is_wide else f"depthwise{line}"
+            is_few = last and sizes.phase == "forward" and sizes.batch < _FEW_IMAGES and width <= _NARROW
+            return "depthwise_direct" if is_wide else "depthwise_few" if is_few else f"depthwise{line}"
         return "looped_long" if sizes.is_looped else "grouped"
-    # Tensor cores load 16 bytes of each position; fewer channels than eight are padded all the same.
+    # Tensor cores load 16 bytes of each position; fewer than eight channels are padded.
     is_wide = width > _NARROW and sizes.channels > _CHANNELS_ALIGNED
     if sizes.channels % (_CHANNELS_ALIGNED // 2 if is_wide else _CHANNELS_ALIGNED):
         if _is_pointwise(sizes):
@@ -225,7 +227,7 @@ def convolution_kind(sizes: Convolution, width: float = _NARROW) -> str:
 
 
 def is_long(sizes: Convolution) -> bool:
-    """Whether the filter is long and the channels of a group no power of two: such groups do without matrix units."""
+    """Whether the filter is long and a group's channels are no power of two: such groups run without matrix units."""
     channels = sizes.channels // sizes.groups
     return prod(sizes.filter) >= _LONG and channels & (channels - 1) != 0
 
@@ -235,26 +237,26 @@ def _is_pointwise(sizes: Convolution) -> bool:
 
 
 def _alignment(sizes: tuple[int, ...], width: float) -> int:
-    """The largest power of two, at most 16, that the bytes of all rows are a multiple of; elements may have half a byte."""
+    """The largest power of two, at most 16, that divides the bytes of all rows; elements may be half a byte."""
     return max(gcd(2 * _ALIGNED, *[int(2 * size * width) for size in sizes]) // 2, 1)
 
 
-_GAP = 1.6e-6  # seconds between two kernels of a graph that has several streams
-_STARTED = 0.55e-6  # seconds after which a graph starts the next kernel, of whichever stream
-_BESIDE = 1.15  # how much longer kernels take beside those of other streams
-_ALONE = 2e-6  # seconds of a kernel in which those of other streams find room
+_GAP = 1.6e-6  # seconds between two kernels of a graph with several streams
+_STARTED = 0.55e-6  # seconds after which a graph starts another kernel, in any stream
+_BESIDE = 1.15  # factor on the time of kernels that run beside those of other streams
+_ALONE = 2e-6  # seconds of a kernel during which those of other streams fit beside it
 _TILE = 64  # pixels and filters of a tile of the smallest products
-_CONVERTED = 8  # tiles of a conversion that a multiprocessor works on together
-_FIRST, _MULTIPLY = 4.7e-6, 16.5e-9  # seconds of such a kernel, and of each multiply-add of a result
+_CONVERTED = 8  # tiles of a conversion that a multiprocessor processes at a time
+_FIRST, _MULTIPLY = 4.7e-6, 16.5e-9  # seconds of a direct kernel, and of each multiply-add of a result
 _PIXEL_TILE = 32  # channels and pixels of a tile of the conversion
-_CHANNELS_ALIGNED = 8  # channels: others are padded up to a multiple for tensor cores
+_CHANNELS_ALIGNED = 8  # channels: tensor cores need a multiple, to which others are padded
 
 
 def group_seconds(kernel: Kernel, sizes: Convolution, cores: int, predict: Predict) -> float:
-    """Seconds of all groups, in streams: those of one stream take turns, and kernels that fill the device do.
+    """Seconds of all groups, in streams; kernels of one stream take turns, and so do kernels that fill the device.
 
-    The kernels of the first group run one after the other; each further one takes as long as it takes to start its kernels,
-    or what they leave of the device. cores: multiprocessors.
+    The kernels of the first group run one after the other. Each later group takes as long as launching its kernels, or as
+    the share of the device that they fill. cores: multiprocessors.
     """
     if kernel.variant == DIRECT:
         depth = sizes.channels // sizes.groups * prod(sizes.filter)
@@ -275,7 +277,7 @@ def group_seconds(kernel: Kernel, sizes: Convolution, cores: int, predict: Predi
 
 
 def _share(part: Kernel, cores: int) -> float:
-    """The part of a device that a kernel fills."""
+    """The share of a device that a kernel fills."""
     if isinstance(part.sizes, Rows):
         return min(1.0, part.sizes.rows / (_CONVERTED * cores))
     sizes = part.sizes
@@ -284,7 +286,7 @@ def _share(part: Kernel, cores: int) -> float:
 
 
 def _conversions(one: Kernel, sizes: Convolution) -> list[Kernel]:
-    """A kernel each for operand, weight and result."""
+    """One kernel each for operand, weight and result."""
     channels, filters = sizes.channels // sizes.groups, sizes.filters // sizes.groups
     tensors = [
         (sizes.batch, channels, prod(sizes.image)),
@@ -292,7 +294,7 @@ def _conversions(one: Kernel, sizes: Convolution) -> list[Kernel]:
         (sizes.batch, filters, prod(sizes.result)),
     ]
     width = (one.read_bytes + one.written_bytes) / max(sum(map(prod, tensors)), 1)
-    if sizes.channels_last or prod(sizes.filter) == 1:  # a weight is in order already
+    if sizes.channels_last or prod(sizes.filter) == 1:  # the weight has the layout already
         del tensors[1]
     kernels = []
     for images, wide, pixels in tensors:

@@ -1,12 +1,12 @@
 """Time of layers over sequences: fused attention, and recurrent layers as cuDNN runs them.
 
-Attention: blocks of queries that go through tiles of keys, in waves, or one query through all keys.
+Attention: blocks of queries that loop over tiles of keys, in waves; or one query against all keys.
 
-Recurrences: one kernel for all steps where weights stay on chip, else two kernels a step. A layer first multiplies all
-inputs at once. Where the recurrent weight fits into the registers of a multiprocessor, a thread block then goes through all
-steps of one sequence. Else each step is a product and a pointwise kernel; the layers of a stack and the two directions run
-beside one another in streams, as far as they leave multiprocessors. The gradients go through the steps in reverse, then add
-up those of weights and biases. Read from layers on an H200 with torch 2.11.
+Recurrent layers: a layer first multiplies all inputs at once. If the recurrent weight fits into the registers of a
+multiprocessor, a thread block then processes all steps of one sequence in a single kernel. Otherwise each step is a product
+and a pointwise kernel; the layers of a stack and the two directions run in parallel streams, as far as there are free
+multiprocessors. The backward processes the steps in reverse, then sums the gradients of weights and biases. From layers on
+an H200 with torch 2.11.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from graphflops.time import bandwidth
 from graphflops.time.bandwidth import Rates, Times
 from graphflops.time.predict_products import Predict
 
-_QUERIES = 128  # queries of a thread block, and keys that it multiplies at a time
+_QUERIES = 128  # queries of a thread block, and keys per tile
 _KEY_SPLITS = (1, 2, 4, 8, 16, 32, 64)
-_STREAMED = 1.4  # times as fast as from the memory keys and values come from the cache
-_MANY_HEADS, _FEW_KEYS = 256, 2  # heads from which a gradient in so few tiles of keys has one block for each
+_STREAMED = 1.4  # speed of keys and values from the cache, relative to memory
+_MANY_HEADS, _FEW_KEYS = 256, 2  # heads, and tiles of keys up to which a gradient has one block per head
 
 
 def attention_seconds(
     sizes: Attention, element: float, moved: int, peak: float, rates: Rates, device: Device
 ) -> Times:
-    """Seconds of a kernel, and of these its arithmetic at the peak and its traffic at full bandwidth. element: its bytes."""
+    """Seconds of an attention, of its arithmetic at the peak, and of its traffic at full bandwidth. element: its bytes."""
     cores = device.multiprocessors or 1
     width = up(sizes.width, int(rates.get("step", 32)))
-    # FLOPs per pair and element of the width: 5 products, or 2.
+    # FLOPs per pair and element of the width: 5 products in the backward, 2 in the forward.
     products = 10 if sizes.phase == "backward" else 4
     pairs = sizes.batch * sizes.heads * sizes.queries * sizes.keys * sizes.computed
     ideal = products * pairs * width / peak
-    recent = 0 if sizes.queries == 1 else moved  # keys and values of tokens before are in the memory
+    recent = 0 if sizes.queries == 1 else moved  # keys and values of earlier tokens are in memory
     traffic = bandwidth.seconds(moved, recent, rates["memory"], device)
     if sizes.queries == 1:
-        # Heads that strides repeat come from the memory once, and from the cache for each of them.
+        # Heads that strides repeat are read from memory once, and from the cache for each repeat.
         streamed = 2 * sizes.batch * sizes.kv_heads * sizes.keys * sizes.computed * sizes.width * element
         traffic = max(traffic, streamed / (_STREAMED * rates["memory"] * bandwidth.through(device)))
         arithmetic = _decoding(sizes, width, rates, cores)
@@ -49,14 +49,14 @@ def attention_seconds(
         arithmetic = _prefill(sizes, products * width / peak, width, rates, cores)
     mix = rates["mix"]
     longest = (arithmetic**mix + traffic**mix) ** (1 / mix)
-    # Kernels around a gradient: sums of rows of the result times its gradient, the query's gradient out of float32.
+    # Kernels around a gradient: row sums of the result times its gradient; the query's gradient, converted from float32.
     around = sizes.batch * sizes.heads * sizes.queries * sizes.width * rates.get("around", 0.0)
     beside = bandwidth.seconds(around, around, rates["memory"], device)
     return rates["floor"] * 1e-6 + longest + beside, ideal, moved / device.bandwidth
 
 
 def _prefill(sizes: Attention, each: float, width: int, rates: Rates, cores: int) -> float:
-    """Blocks of queries that go through tiles of keys, in waves; those of a gradient are of keys and go through queries.
+    """Blocks of queries that loop over tiles of keys, in waves; in a gradient, blocks of keys loop over tiles of queries.
 
     each: seconds of one pair at the peak of the whole device.
     """
@@ -65,7 +65,7 @@ def _prefill(sizes: Attention, each: float, width: int, rates: Rates, cores: int
     if sizes.phase == "backward":
         blocks, tiles = tiles, blocks
     heads = sizes.batch * sizes.heads
-    if "packed" in rates:  # queries of heads with the same keys share blocks
+    if "packed" in rates:  # queries of heads that share keys are in the same blocks
         together = sizes.batch * sizes.kv_heads
         packed = ceil(sizes.heads * sizes.queries / max(sizes.kv_heads, 1) / tall)
         if together * packed < heads * blocks:
@@ -75,13 +75,13 @@ def _prefill(sizes: Attention, each: float, width: int, rates: Rates, cores: int
     beside = rates.get("resident", 1.0)
     if "lock" in rates and heads >= _MANY_HEADS and blocks <= _FEW_KEYS:
         tiles, blocks = tiles * blocks, 1
-    # Blocks beside one another share a multiprocessor; one that has it alone is faster than these.
+    # Blocks that share a multiprocessor are slower than a block that has it alone.
     is_alone = heads * blocks <= cores
     slower = rates.get("alone", 1.0) if is_alone else beside
     mean = (tiles * sizes.computed * tile + start) * slower
-    # Under a causal mask the block of the last queries, or of the first keys, takes twice the mean.
+    # Under a causal mask the block of the last queries, or of the first keys, takes twice the mean time.
     longest = mean if blocks == 1 else (tiles * min(1.0, 2 * sizes.computed) * tile + start) * slower
-    if "lock" in rates and blocks > 1:  # blocks add to the gradients of the same queries one after the other
+    if "lock" in rates and blocks > 1:  # blocks take turns to add to the gradients of the same queries
         turns = blocks * rates["lock"] * 1e-6
         mean, longest = max(mean, turns), max(longest, turns)
     rounds = 1 if is_alone else heads * blocks / (cores * beside)
@@ -92,12 +92,12 @@ def _prefill(sizes: Attention, each: float, width: int, rates: Rates, cores: int
 
 
 def _decoding(sizes: Attention, width: int, rates: Rates, cores: int) -> float:
-    """Heads that share keys run together; few of them split the keys, and a second kernel joins the parts.
+    """Heads that share keys run together; if there are few, the keys are split, and a second kernel joins the parts.
 
-    A kernel that does not split keys has a join that never pays. Two blocks of a multiprocessor may run beside one another.
+    A kernel that does not split keys has a join that never pays off. Two blocks may share a multiprocessor.
     """
     group = max(sizes.heads // max(sizes.kv_heads, 1), 1)
-    width = max(width, int(rates.get("narrowest", 0)))  # narrower heads take as long
+    width = max(width, int(rates.get("narrowest", 0)))  # narrower heads are not faster
     blocks = sizes.batch * sizes.kv_heads * ceil(group * sizes.queries / _QUERIES)
     tiles = ceil(sizes.keys * sizes.computed / _QUERIES)
     found = float("inf")
@@ -111,7 +111,7 @@ def _decoding(sizes: Attention, width: int, rates: Rates, cores: int) -> float:
     return found
 
 
-# Of the forward and of gradients; `choices/` says what each counts.
+# For the forward and for the backward; `choices/` says what each constant is.
 _STEPS = (all_constants("cudnn_9", "steps.forward"), all_constants("cudnn_9", "steps.backward"))
 _RESIDENT = (all_constants("cudnn_9", "resident.forward"), all_constants("cudnn_9", "resident.backward"))
 _EACH, _OF_BIASES = (all_constants("cudnn_9", name) for name in ("recurrent", "recurrent.bias_gradient"))
@@ -125,23 +125,23 @@ _BIAS_GRADIENT = {gates: _OF_BIASES[cell] for cell, gates in (("rnn", 1), ("gru"
 
 
 def recurrence(sizes: Recurrence, dtype: str, device: Device, predict: Predict) -> float:
-    """Seconds of all layers, or of their gradients. predict: seconds of a product."""
+    """Seconds of all layers, or of their gradients. predict: the seconds of a product."""
     layers = _Layers(sizes, dtype, device, predict)
     found = layers.resident() if is_resident(sizes, dtype) else layers.by_steps()
     return found + (layers.gradients() if sizes.phase == "backward" else layers.inputs())
 
 
 def on_cpu(sizes: Recurrence, dtype: str, device: Device, predict: Predict) -> float:
-    """Seconds on a CPU: of each layer and direction the product of all inputs, then step after step a product."""
+    """Seconds on a CPU: for each layer and direction the product of all inputs, then one product for each step."""
     layers = _Layers(sizes, dtype, device, predict)
     inputs = sum(layers.product(layers.rows, layers.gates, width) for width in layers.widths())
     step = layers.product(sizes.batch, layers.gates, sizes.hidden) * _STEPS[0]["half"]
-    turns = 3 if sizes.phase == "backward" else 1  # a gradient is two products for each, and the steps again
+    turns = 3 if sizes.phase == "backward" else 1  # two products for each gradient, and the steps again
     return turns * sizes.directions * (inputs + sizes.layers * sizes.steps * step)
 
 
 class _Layers:
-    """A stack of recurrent layers in one element type on a device."""
+    """A stack of recurrent layers of one element type on a device."""
 
     def __init__(self, sizes: Recurrence, dtype: str, device: Device, predict: Predict) -> None:
         self.sizes, self.dtype, self.predict = sizes, dtype, predict
@@ -151,7 +151,7 @@ class _Layers:
         self.is_backward = sizes.phase == "backward"
 
     def resident(self) -> float:
-        """All layers and directions in turn, each with a block for a sequence."""
+        """All layers and directions in turn, with one block for each sequence."""
         sizes, weights = self.sizes, resident_weights(self.sizes)
         known = _RESIDENT[self.is_backward]
         together = 2 if sizes.hidden <= _NARROW else 1
@@ -164,7 +164,7 @@ class _Layers:
         return known["start"] + sizes.layers * sizes.directions * each
 
     def by_steps(self) -> float:
-        """The steps of the first layer, and of the others as far as these are not beside it, likewise of both directions."""
+        """The steps of the first layer, and of other layers and directions as far as they do not run in parallel with it."""
         sizes, known = self.sizes, _STEPS[self.is_backward]
         is_single = self.width >= FLOAT_BYTES
         n, k = (sizes.hidden, self.gates) if self.is_backward else (self.gates, sizes.hidden)
@@ -172,7 +172,7 @@ class _Layers:
         if not is_single and sizes.hidden * self.width % _ALIGNED and sizes.batch > 1:
             alone *= _EACH["uneven"]
         product = self.product(sizes.batch, n, k) * alone
-        cell = known["cell_single" if is_single and sizes.batch > 1 else "cell"]  # a vector is not split
+        cell = known["cell_single" if is_single and sizes.batch > 1 else "cell"]  # one row is not split
         step = product + cell + sizes.batch * self.gates * self.width / known["bandwidth"]
         blocks = -(-n // _TILE_GATES) * -(-sizes.batch // _TILE_ROWS)
         share = min(max(blocks / self.cores, known["least"]), known["most"])
@@ -191,7 +191,7 @@ class _Layers:
         return share * self.sizes.directions * sum(of_layers)
 
     def gradients(self) -> float:
-        """Those of operands, weights and biases, after the steps."""
+        """The gradients of operands, weights and biases, after the steps."""
         sizes, found = self.sizes, 0.0
         for width in self.widths():
             found += _EACH["input_gradient"] * self.product(self.rows, width, self.gates)
@@ -200,12 +200,12 @@ class _Layers:
         return sizes.directions * found + self.rows * _BIAS_GRADIENT.get(sizes.gates, 0.0)
 
     def widths(self) -> list[int]:
-        """Inputs of each layer: those of the further ones are the results of both directions."""
+        """The input width of each layer: a later layer reads the results of both directions."""
         sizes = self.sizes
         return [sizes.inputs, *[sizes.directions * sizes.hidden] * (sizes.layers - 1)]
 
     def product(self, m: int, n: int, k: int) -> float:
-        """Seconds of a product; a GPU multiplies float32 as TF32, as fast as twice as many elements of half the width."""
+        """Seconds of a product. A GPU multiplies float32 as TF32, modelled as half the width and twice the length of k."""
         dtype, width = self.dtype, int(self.width)
         if dtype == "float32" and self.is_gpu:
             dtype, k, width = "bfloat16", 2 * k, width // 2

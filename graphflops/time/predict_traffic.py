@@ -1,6 +1,6 @@
-"""Time of kernels that move more than they compute: traffic, elements, arithmetic and rows, whichever takes longest.
+"""Time of kernels that move more than they compute: the longest of traffic, elements, arithmetic and rows.
 
-Sums over outer axes, or planes, have a model of their own: blocks, splits, and the joining of parts (Reduce.cuh of ATen).
+Reductions along outer axes or over planes have a model of their own: blocks, splits, and joined parts (Reduce.cuh of ATen).
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from graphflops.time.bandwidth import Rates, Times
 from graphflops.time.predict_products import of_convolution
 
 _WARP = 32  # threads
-_START_OF_IMAGE = 2  # turns of a warp that starting with the next image takes
-_MIX = 3  # how sharply the longest of several limits decides
+_START_OF_IMAGE = 2  # iterations of a warp that the start of another image costs
+_MIX = 3  # the norm that combines several limits: the larger, the more only the longest counts
 _MIX_OF_CHUNKS = 1.5
 _TILE = limits("cudnn_9", "tiled", "positions", "filters")
-# Filters that have kernels of their own, without and with channels innermost.
+# Square filters that have kernels of their own, by whether channels are innermost.
 _OWN_KERNELS = {False: ((1, 1), (3, 3), (5, 5)), True: ((1, 1), (3, 3))}
+_LINE = 128  # bytes of a line of the cache: channels that fill lines fall into fewer sets of it
 _LARGE = 28  # positions along each axis of an image: of 31 weight gradients of depthwise windows on an H200
-# Kernels whose blocks wait for memory one load after the other, or to add to an element, while others go on.
+# Kernels whose blocks wait for memory, load by load, or to add to an element, while other blocks continue.
 _LATENCY_BESIDE = frozenset(
     {
         *("batch_norm", "batch_norm_moments", "batch_norm_backward", "batch_norm_pieces"),
@@ -38,16 +39,16 @@ _LATENCY_BESIDE = frozenset(
         *("index_add", "elements", "im2col", "linear"),
     }
 )
-_TENSORS_AROUND = 3  # of the size of its own, which the cache holds too while such a kernel runs
-_MOST_PLACES = 256  # of an axis that are looked at
-_OF_WARP = 2048  # elements of a row that a warp takes as a power of two of them (PersistentSoftmax.cuh)
-_LONGEST = 4096  # elements of a row that one block adds up
-_AT_ONCE = 2  # blocks of 1,024 threads of a multiprocessor
-_UNLIMITED = 1e6  # of a multiprocessor and cycle, where a device has no constant
+_TENSORS_AROUND = 3  # of the same size as its own, which are in the cache too while such a kernel runs
+_MOST_PLACES = 256  # places along an axis that are averaged
+_OF_WARP = 2048  # elements of a row that a warp processes, padded to a power of two (PersistentSoftmax.cuh)
+_LONGEST = 4096  # elements of a row that one block sums
+_AT_ONCE = 2  # blocks of 1,024 threads per multiprocessor
+_UNLIMITED = 1e6  # per multiprocessor and cycle, if a device has no constant
 
 
 def seconds(kernel: Kernel, width: float, rates: Rates, device: Device) -> Times:
-    """Seconds of a kernel of this width of elements."""
+    """Seconds of a kernel. width: bytes of an element."""
     moved = kernel.read_bytes + kernel.written_bytes
     moved += kernel.sizes.gaps if isinstance(kernel.sizes, Strided) else 0
     cached = bandwidth.cached(moved, device)
@@ -68,12 +69,12 @@ def seconds(kernel: Kernel, width: float, rates: Rates, device: Device) -> Times
     work = computed / (rates.get("work", _UNLIMITED) * cycles)
     rows, wait = _rows_and_wait(kernel, rates, device)
     if isinstance(sizes := kernel.sizes, Convolution) and sizes.phase == "weight_gradient":
-        taps = sizes.filters * prod(sizes.filter)  # of filters, a block for each
+        taps = sizes.filters * prod(sizes.filter)  # one block for each tap of each filter
         work += 0.0 if "position" in rates else taps / cores * rates.get("row", 0.0) * 1e-9
     beside = 0.0
     is_serial = kernel.family in ("scan", "softmax") and kernel.variant.startswith("outer")
     if is_serial or kernel.variant in _LATENCY_BESIDE:
-        # The memory answers half as fast as the cache; where each load waits for the one before, a third as fast.
+        # Memory takes twice as long to answer as the cache; if each load waits for the one before, three times.
         nearby = _TENSORS_AROUND * (kernel.written_bytes or kernel.read_bytes)
         missed = 1 - bandwidth.cached(nearby, device) / max(nearby, 1)
         beside, wait = wait * (1 + missed * (2 if is_serial else 1)), 0.0
@@ -83,7 +84,7 @@ def seconds(kernel: Kernel, width: float, rates: Rates, device: Device) -> Times
 
 
 def tiled_seconds(sizes: Convolution, width: float, moved: int, rates: Rates, device: Device) -> Times:
-    """Seconds of a convolution without matrix units: tiles step by step along k; few of them wait at each step."""
+    """Seconds of a convolution without matrix units: tiles iterate along k; few tiles wait at each step."""
     problem = of_convolution(sizes, width, 1.0, moved)
     down, across = _TILE
     tiles = -(-problem.m // down) * -(-problem.n // across) * problem.batch
@@ -95,9 +96,9 @@ def tiled_seconds(sizes: Convolution, width: float, moved: int, rates: Rates, de
 
 
 def decomposition_seconds(sizes: Rows, rates: Rates) -> Times:
-    """Seconds of decompositions: columns one after the other, and elements of all matrices.
+    """Seconds of decompositions: the columns of a matrix in sequence, and the elements of all matrices.
 
-    Matrices of more than `together` columns are worked on one after the other.
+    Matrices of more than `together` columns are processed one by one.
     """
     rows, n = sizes.rows, sizes.columns
     serial = rates["floor"] * 1e-6 + n * (rates["column"] + n * rates.get("square", 0.0)) * 1e-9
@@ -107,7 +108,7 @@ def decomposition_seconds(sizes: Rows, rates: Rates) -> Times:
 
 
 def _rows_and_wait(kernel: Kernel, rates: Rates, device: Device) -> tuple[float, float]:
-    """Seconds that starting all rows takes, and what a thread does one after the other."""
+    """Seconds for starting all rows, and seconds of what one thread does in sequence."""
     if isinstance(kernel.sizes, Convolution) and "position" in rates:
         planes = kernel.sizes.batch * kernel.sizes.channels / (device.multiprocessors or 1)
         column = prod(kernel.sizes.filter) * rates.get("column", 0.0) * 1e-9
@@ -117,17 +118,17 @@ def _rows_and_wait(kernel: Kernel, rates: Rates, device: Device) -> tuple[float,
     if not isinstance(kernel.sizes, Rows):
         return 0.0, 0.0
     is_reduction, is_inner = kernel.family == "reduction", kernel.sizes.is_inner
-    columns, each = float(kernel.sizes.columns), 1.0  # warps that work on a row: short ones share one
+    columns, each = float(kernel.sizes.columns), 1.0  # each: warps per row; short rows share a warp
     if is_inner and (is_reduction or kernel.family == "softmax"):
         each = min(1.0, columns / _WARP)
-    elif is_reduction:  # along an outer axis each thread has a result
+    elif is_reduction:  # along an outer axis, each thread has one result
         each = 1 / _WARP
     if is_reduction and kernel.variant in ("", "pairs"):
         columns = in_turn(kernel.sizes) if is_inner else min(columns, _LONGEST)
-    if kernel.family == "softmax" and not is_inner:  # blocks that no multiprocessor has room for wait
+    if kernel.family == "softmax" and not is_inner:  # blocks wait until a multiprocessor has room
         columns *= max(1.0, kernel.sizes.rows / (_AT_ONCE * (device.multiprocessors or 1)))
     if "padded" in rates and columns > _OF_WARP:
-        columns /= _WARP  # by a block
+        columns /= _WARP  # processed by a block
     if kernel.variant in _OF_COLUMNS:
         columns = rows_of_thread(kernel.sizes.rows, kernel.sizes.columns)
     started = kernel.sizes.rows * each * rates.get("row", 0.0) * 1e-9 / (device.multiprocessors or 1)
@@ -135,7 +136,7 @@ def _rows_and_wait(kernel: Kernel, rates: Rates, device: Device) -> tuple[float,
 
 
 def _elements(kernel: Kernel, width: float, rates: Rates) -> float:
-    """Cycles that all elements take on one multiprocessor."""
+    """Cycles that all elements would take on one multiprocessor."""
     each = 1 / rates.get("elements", _UNLIMITED)
     match kernel.sizes:
         case Strided(count, axes, tensors, waste, has_casts):
@@ -146,22 +147,23 @@ def _elements(kernel: Kernel, width: float, rates: Rates) -> float:
         case Windows(count, positions):
             return count * (each + positions * rates.get("position", 0.0))
         case Convolution() as sizes if "position" in rates:
-            # Depthwise: a thread for each result. Some square filters have kernels of their own.
+            # Depthwise: one thread for each result. Some square filters have kernels of their own.
             result = sizes.image if sizes.phase == "input_gradient" else sizes.result
             taps = prod(_inside(*axis) for axis in zip(sizes.image, result, sizes.filter, strict=True))
             own = _OWN_KERNELS[sizes.channels_last]
             if sizes.channels_last and sizes.phase == "weight_gradient":
                 own = _OWN_KERNELS[False] if min(sizes.image) >= _LARGE else ()  # on matrix units
             is_own = "own" in rates and sizes.filter in own
+            is_crowded = "crowded" in rates and sizes.channels * width % _LINE == 0
             count = sizes.batch * sizes.channels * prod(result)
-            return count * (each + taps * rates["own" if is_own else "position"])
+            return count * (each + taps * rates["own" if is_own else "crowded" if is_crowded else "position"])
         case _:
             return max(kernel.read_bytes, kernel.written_bytes) / width * each
 
 
 @lru_cache(maxsize=1024)
 def _inside(image: int, result: int, filter_: int) -> float:
-    """How many taps of a filter along an axis are inside of the image, on average."""
+    """The mean number of a filter's taps along an axis that are inside the image."""
     stride = max(1, round(image / max(result, 1)))
     before = max(0, (result - 1) * stride + filter_ - image) // 2
     total = 0
@@ -172,9 +174,9 @@ def _inside(image: int, result: int, filter_: int) -> float:
 
 
 def _repeats(kernel: Kernel) -> float:
-    """How much more a depthwise convolution computes: its input gradient tries every tap at every position of the image.
+    """How much more than its FLOPs a depthwise convolution computes: its input gradient tries every tap at every position.
 
-    The weight gradient works on a warp of positions at a time (DepthwiseConv2d.cu of ATen).
+    The weight gradient processes whole warps of positions (DepthwiseConv2d.cu of ATen).
     """
     sizes = kernel.sizes
     if not isinstance(sizes, Convolution) or sizes.phase == "forward":
@@ -194,14 +196,14 @@ _OF_COLUMNS = frozenset({"batch_norm_moments_last", "batch_norm_sums_last"})
 
 
 def rows_of_thread(channels: int, rows: int) -> int:
-    """Rows that a thread goes through where each column of them is a channel (`flexible_launch_configs` of ATen)."""
+    """Rows that a thread loops over if each column is a channel (`flexible_launch_configs` of ATen)."""
     high = largest_power(-(-rows // _LEAST), _BLOCK // largest_power(channels, _WARP))
     blocks = min(-(-rows // (high * _LEAST)), _MOST_BLOCKS)
     return -(-rows // (high * (blocks if blocks >= _FEWEST_BLOCKS else 1)))
 
 
 def in_turn(sizes: Rows) -> float:
-    """Elements of a row that each thread of a warp adds up, for the whole warp; few rows get more warps (Reduce.cuh)."""
+    """Elements of a row that each thread of a warp sums, times the warp; few rows have more warps each (Reduce.cuh)."""
     width, height = threads_of_block(max(sizes.columns, _WARP), sizes.rows, _BLOCK)
     each = sizes.columns / width
     if each >= min(height * _LEAST, _LONG):  # the warps of a block share a row, and blocks a longer one
@@ -210,7 +212,7 @@ def in_turn(sizes: Rows) -> float:
 
 
 def _outer_seconds(sizes: Rows, traffic: float, rates: Rates, device: Device) -> tuple[float, float]:
-    """Seconds of a reduction over outer axes, and of these what its threads do one after the other."""
+    """Seconds of a reduction along outer axes, and of what its threads do in sequence."""
     cores = device.multiprocessors or 1
     vector = gcd(sizes.rows, _VECTOR)
     platform = replace(platform_of(device), multiprocessors=cores)
@@ -225,7 +227,7 @@ def _outer_seconds(sizes: Rows, traffic: float, rates: Rates, device: Device) ->
 
 
 def _planes(sizes: Rows, traffic: float, rates: Rates, device: Device) -> tuple[float, float]:
-    """The same with a block for each channel, or several where there are few channels."""
+    """The same for planes: one block for each channel, or several if there are few channels."""
     cores = device.multiprocessors or 1
     parts = 1
     if sizes.columns >= _LONG * _BLOCK:

@@ -20,17 +20,17 @@ from graphflops.time.optimizer import optimizer_launches
 from graphflops.time.predict import Batch, Time, matrix_peak, predict, slowdowns
 from graphflops.time.schedule import Clock, Costs, Running
 
-_NOTHING = CallTime(0.0, 0.0, 0.0, "launch")  # of a call that runs no kernel, in a graph
-_GRAPH_GAP = 0.9e-6  # seconds between two kernels of a CUDA graph where the device's profile has none
+_NOTHING = CallTime(0.0, 0.0, 0.0, "launch")  # a call in a graph that runs no kernel
+_GRAPH_GAP = 0.9e-6  # seconds between two kernels of a CUDA graph if the device's profile has no value
 
 
 def forward_times(
     program: PricedProgram, device: Device, execution: Execution, runs: Runs, *, replayed: bool = False
 ) -> Callable[[Mapping[str, int]], PhaseTime]:
-    """How long the forward takes, by the values of symbols. replayed: a CUDA graph holds the kernels of any execution."""
+    """The forward's time as a function of the symbols' values. replayed: whether a CUDA graph replays the kernels."""
     assert device.host is not None  # every profile has one once it is complete
     launcher = _launcher(program, execution, runs, device.host.seconds)
-    known: dict[Kernel, Time] = {}  # kernels that hang on one size are the same at others
+    known: dict[Kernel, Time] = {}  # kernels that do not depend on a size are the same at others
 
     def at(values: Mapping[str, int]) -> PhaseTime:
         launcher.at({**program.values, **values})
@@ -42,7 +42,7 @@ def forward_times(
 
 
 def program_time(program: PricedProgram, device: Device, execution: Execution, runs: Runs) -> ProgramTime:
-    """How long a program takes on a device at its sizes; in a training analysis also its gradients and optimizer."""
+    """A program's time on a device at its sizes; in a training analysis also the times of gradients and optimizer."""
     is_launched = execution != "graph"
     timer = _Timer(device, is_launched, _ranks(program))
     launcher = _launcher(program, execution, runs, timer.host.seconds)
@@ -64,7 +64,7 @@ def program_time(program: PricedProgram, device: Device, execution: Execution, r
         from graphflops.links.cost import described, network_of  # no other program needs it
 
         network = described(timer.known, network_of(device))
-    held_out: dict[str, float] = {}  # median errors of the worst variant of each family that was measured
+    held_out: dict[str, float] = {}  # by family that was measured, the median error of its worst variant
     for points in device.calibration:
         if points.error:
             held_out[points.family] = max(held_out.get(points.family, 0.0), points.error[0])
@@ -72,7 +72,7 @@ def program_time(program: PricedProgram, device: Device, execution: Execution, r
 
 
 def _launcher(program: PricedProgram, execution: Execution, runs: Runs, costs: Costs) -> Launcher:
-    """What lowers the program to kernels under an execution."""
+    """The launcher that lowers the program to kernels for an execution."""
     if execution == "compiled":
         from graphflops.inductor.plan import Plans
         from graphflops.time.compiled import CompiledLauncher
@@ -83,13 +83,13 @@ def _launcher(program: PricedProgram, execution: Execution, runs: Runs, costs: C
 
 
 def _ranks(program: PricedProgram) -> int:
-    """How many processes run a recorded step. Costs of an exported program's collectives hold what its ranks wait."""
+    """How many processes run a recorded step. An exported program counts as 1: its costs include waiting for ranks."""
     step = program.graph.step
     return 1 if step is None or step.mesh is None else prod(step.mesh.axes.values())
 
 
 class _Timer:
-    """Times phase after phase on one clock, and beside a fast and a slow CPU."""
+    """Times one phase after another, also with a fast and a slow CPU."""
 
     def __init__(self, device: Device, is_launched: bool, ranks: int = 1) -> None:
         self.device = device
@@ -99,16 +99,16 @@ class _Timer:
         self.host = device.host
         is_cpu = device.kind == "cpu"
         cpus = (self.host.slowness(ranks), 1 / self.host.faster, self.host.slower)
-        # Beside any CPU a GPU takes as long for a graph.
+        # With a graph, a GPU takes as long with any CPU.
         own = cpus if is_launched or is_cpu else cpus[:1]
         self.clocks = tuple([Clock(is_launched, gap, slowness, is_cpu) for slowness in own])
         self.clock = self.clocks[0]
         self.known: dict[Kernel, Time] = {}
         self.batches: dict[int, Batch] = {}
-        self.tallies: list[tuple[_Tally, int]] = []  # of each phase, and how often it runs
+        self.tallies: list[tuple[_Tally, int]] = []  # the tally of each phase, and how often the phase runs
 
     def phase(self, launches: Iterable[Launches], repeats: int = 1) -> tuple[PhaseTime, dict[int, CallTime]]:
-        """The time of a phase and of its calls, summed by row. repeats: how often it runs in all phases together."""
+        """The time of a phase, and those of its calls, summed by row. repeats: how often the phase runs in a step."""
         rows: dict[int, CallTime] = {}
         tally, clock = _Tally(), self.clock
         exchanges = _Exchanges(rows)
@@ -129,8 +129,8 @@ class _Timer:
             else:
                 took = [_exchanged(launch, batch, each) for each in self.clocks]
             tally.exposed += (clock.link.alone - alone) * times
-            own, fast, slow = took * 3 if len(took) == 1 else took  # a graph takes as long beside any CPU
-            runs = times * (part != "start")  # what a start takes is the CPU's time
+            own, fast, slow = took * 3 if len(took) == 1 else took  # one clock: the CPU does not matter
+            runs = times * (part != "start")  # the time of a start is the CPU's
             found = batch.call_time(own * times, clock.is_eager, self.host, runs)
             if batch.collective:
                 found = tally.exchanged(found, batch.collective * times, launch, clock)
@@ -145,15 +145,15 @@ class _Timer:
         return tally.phase(self.device), rows
 
     def whole(self) -> PhaseTime:
-        """All phases so far together."""
+        """The time of all phases so far."""
         whole = _Tally()
         for tally, times in self.tallies:
             whole.count(tally, times)
         return whole.phase(self.device)
 
     def _batch(self, kernels: tuple[Kernel, ...]) -> Batch:
-        """The kernels of a call with their times; equal calls share the tuple of their kernels."""
-        batch = self.batches.get(id(kernels))  # which keeps them, so that no others get their place
+        """The kernels of a call with their times. Equal calls share one tuple of kernels, which is compared by identity."""
+        batch = self.batches.get(id(kernels))  # a batch keeps its tuple alive, so no other gets its id
         if batch is None:
             times: dict[Kernel, Time] = {}
             for kernel in dict.fromkeys(kernels):
@@ -165,7 +165,7 @@ class _Timer:
 
 
 def _exchanged(launch: Launches, batch: Batch, clock: Clock) -> float:
-    """Starts a collective, or waits for one, and returns by how much the program takes longer."""
+    """Starts a collective, or waits for one, and returns how much longer the program takes."""
     if launch.part == "wait":
         return clock.wait(launch.ticket)
     (kernel,) = batch.kernels
@@ -176,15 +176,15 @@ def _exchanged(launch: Launches, batch: Batch, clock: Clock) -> float:
 
 
 class _Exchanges:
-    """Who waits for the collectives of a phase."""
+    """Which calls wait for the collectives of a phase."""
 
     def __init__(self, rows: dict[int, CallTime]) -> None:
-        self.rows = rows  # the times of calls
-        self.under_way: dict[int, int] = {}  # rows by ticket
-        self.due: list[int] = []  # rows of those that the next call waits for
+        self.rows = rows  # the times of calls, by row
+        self.under_way: dict[int, int] = {}  # by ticket, the row
+        self.due: list[int] = []  # rows of the collectives that the next call waits for
 
     def launched(self, launch: Launches) -> None:
-        """What is launched starts a collective, or waits for some."""
+        """Note a launch that starts a collective, waits for one, or comes after a wait."""
         if launch.part == "wait":
             self.under_way.pop(launch.ticket, None)
             self.due.append(launch.row)
@@ -199,7 +199,7 @@ class _Exchanges:
         self.due.clear()
 
     def end(self, finished: dict[int, Running]) -> None:
-        """The phase is over. For what is sent to one device nobody waits."""
+        """End the phase. Nothing waits for what is sent to one device."""
         self.awaited(-1)
         for ticket, row in self.under_way.items():
             time, done = self.rows[row], finished.pop(ticket, None)
@@ -224,16 +224,16 @@ def _sum(one: CallTime, other: CallTime) -> CallTime:
 class _Tally(Struct):
     """Sums over the calls of a phase."""
 
-    parts: list[CallTime] = []  # the interval of each call and its bound
-    fast: float = 0.0  # seconds beside a fast and a slow CPU
+    parts: list[CallTime] = []  # each call's interval and bound
+    fast: float = 0.0  # seconds with a fast and a slow CPU
     slow: float = 0.0
     runs: Counter[Batch] = field(default_factory=Counter)  # how often each batch of kernels runs
     is_lower_bound: bool = False
     communication: float = 0.0  # seconds in which collectives run
-    exposed: float = 0.0  # and in which no other kernel does
+    exposed: float = 0.0  # seconds of these in which no other kernel runs
 
     def count(self, phase: _Tally, times: int = 1) -> None:
-        """Add the calls of a phase that runs so often, as a micro-step does."""
+        """Add the calls of a phase that runs `times` times, as a micro-step does."""
         for part in phase.parts:
             low, high = part.low * times, part.high * times
             self.parts.append(part._replace(seconds=part.seconds * times, low=low, high=high))
@@ -245,7 +245,7 @@ class _Tally(Struct):
         self.exposed += phase.exposed * times
 
     def exchanged(self, time: CallTime, seconds: float, launch: Launches, clock: Clock) -> CallTime:
-        """Count a collective where it starts."""
+        """Count a collective where it starts, or the wait for it."""
         times = launch.times
         if launch.part == "wait":
             done = clock.link.finished.pop(launch.ticket)
@@ -258,7 +258,7 @@ class _Tally(Struct):
         return time._replace(exposed=seconds, waited=seconds, elapsed=seconds, awaited_at=launch.row)
 
     def phase(self, device: Device) -> PhaseTime:
-        """The time of the phase, what bounds it, and what it reaches of the device's peaks."""
+        """The time of the phase, what bounds it, and its utilization of the device's peaks."""
         seconds = sum(part.seconds for part in self.parts)
         kernels = [part for part in self.parts if part.bound != "launch"]
         shares = Counter[str]()
@@ -288,7 +288,7 @@ class _Tally(Struct):
 
 
 def _matrix_utilization(work: Counter[str], device: Device, seconds: float) -> float | None:
-    """The part of the time that the matrix work takes at the published peaks; None where no peak of its types is."""
+    """The share of the time that the matrix work takes at published peaks; None if no peak of its types is published."""
     typed = {dtype: flops for dtype, flops in work.items() if dtype and flops}
     known = {dtype: peak for dtype in typed if (peak := matrix_peak(dtype, device)) is not None}
     if not seconds or (typed and not known):
@@ -296,19 +296,19 @@ def _matrix_utilization(work: Counter[str], device: Device, seconds: float) -> f
     return sum(typed[dtype] / peak for dtype, peak in known.items()) / seconds
 
 
-_CORRELATION = 0.14  # of the errors of two calls of one program: kernels of one kind err alike
+_CORRELATION = 0.14  # of the errors of two calls of one program, because similar kernels have similar errors
 _LEAST_ERROR = 0.06  # a program's time is never known better than this
-_MOST_TIMES = 100  # by which a program is faster beside a fast CPU
+_MOST_TIMES = 100  # the factor by which a fast CPU makes a program faster at most
 
 
 def interval(
     kernels: Iterable[Time | CallTime], seconds: float, fast: float, slow: float, spread: float = 1.0
 ) -> tuple[float, float]:
-    """The ends of the interval that holds the measured time of a program or phase in nine of ten cases.
+    """The ends of the interval that contains the measured time of a program or phase in nine of ten cases.
 
-    kernels: the parts of it that the GPU decides: their relative errors are partly shared and partly independent; a part is
-    the program's own. fast, slow: its seconds beside a fast and beside a slow CPU. spread: factor that all kernels of
-    a device that was not measured may be off by together.
+    kernels: the parts that the GPU decides. Their relative errors are partly shared and partly independent; a part itself
+    has its program's time. fast, slow: seconds with a fast and a slow CPU. spread: the factor by which all kernels of a
+    device that was not measured may be wrong together.
     """
     if not seconds:
         return 0.0, 0.0
@@ -317,6 +317,6 @@ def interval(
     shared = sum(deviations) ** 2
     variance = _CORRELATION * shared + (1 - _CORRELATION) * independent
     own = sqrt(variance / seconds**2 + _LEAST_ERROR**2 + log(spread) ** 2)
-    least = seconds / _MOST_TIMES  # beside a fast CPU a program without kernels may take no time at all
+    least = seconds / _MOST_TIMES  # with a fast CPU, a program without kernels may take no time at all
     low, high = (hypot(own, log(max(end, least) / seconds)) for end in (fast, slow))
     return seconds * exp(-low), seconds * exp(high)

@@ -1,11 +1,11 @@
-"""The CPU's time for a call, and the times of kernels added up: one after the other, or as the CPU can launch them.
+"""The CPU's time for a call, and the sum of kernel times: one after the other, or as fast as the CPU launches them.
 
-In eager execution a call takes Python, the dispatcher, autograd, and the launches. The host section of a device's profile
-has the seconds of one call by the operator or its kind. A program of small kernels runs at the speed of the CPU.
+In eager execution a call takes time in Python, the dispatcher, autograd, and the launches. The host section of a device's
+profile has the seconds of a call by operator or kind. A program of small kernels runs at the speed of the CPU.
 
-Collectives run beside other kernels: NCCL has a stream for each group of devices. PyTorch's functional collectives return at
-once, and the stream of the other kernels waits when a result is first read, other than by a view. An export writes the wait
-down right after the call; one that stands further down was written by the user, and waits there.
+Collectives run beside other kernels: NCCL has one stream for each group of devices. PyTorch's functional collectives return
+at once. The stream of the other kernels waits when a result is first read, unless a view reads it. An export records the
+wait right after the call; if a wait is further down, the user wrote it, and the program waits there.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ _UNCALLED = frozenset({"size", "sequence", "control"})
 
 
 def waits(operator: Op, operands: Iterable[object]) -> bool:
-    """Whether the CPU waits for the GPU: it reads a number, or how many elements the result has."""
+    """Whether the CPU waits for the GPU: to read a number, or to learn how many elements the result has."""
     indices = [*operands][1:] if operator.name in ("index", "index_put") else []
     is_mask = any(isinstance(each, TensorType) and each.dtype.name == "bool" for each in indices)
     return operator.has("is_read_by_cpu") or is_mask
 
 
 def start_seconds(costs: Costs, stacks: Iterable[str]) -> float:
-    """CPU time of a forward outside of its calls. stacks: of modules; some libraries wrap the forwards of their models."""
+    """CPU time of a forward outside of its calls. stacks: module stacks; some libraries wrap their models' forwards."""
     entries = {*";".join({*stacks}).split(";")} - {""}
     libraries = set(map(library, entries))
     return costs["forward.start"] + sum(costs.get(f"forward.start.{name}", 0.0) for name in sorted(libraries))
 
 
 def library(entry: str) -> str:
-    """The library that the class of a module is from, of an entry of a stack of modules."""
+    """The library of a module's class. entry: the module's entry in a module stack."""
     return entry.rpartition(",")[2].partition(".")[0]
 
 
 def forward_seconds(costs: Costs, operator: Op, kernels: Sequence[Kernel], *, records: bool) -> float:
-    """CPU time of a call. records: whether autograd keeps it."""
+    """CPU time of a call. records: whether autograd records it."""
     if operator.kind in _UNCALLED:
         return operator.has("is_read_by_cpu") * costs["forward.call"]
     idle = "forward.skipped" if operator.kind in ("dropout", "cast") else "forward.without_kernel"
@@ -55,9 +55,9 @@ def forward_seconds(costs: Costs, operator: Op, kernels: Sequence[Kernel], *, re
 
 
 def recorded_seconds(costs: Costs, operator: Op, kernels: Sequence[Kernel], tensors: int) -> float:
-    """CPU time of a call of a recorded step, which may be a part of what Python called, or autograd's own.
+    """CPU time of a call in a recorded step. It may be a part of what Python called, or a call of autograd's.
 
-    tensors: how many it reads.
+    tensors: the number of tensors that it reads.
     """
     if operator.kind in _UNCALLED:
         return operator.has("is_read_by_cpu") * costs["forward.call"]
@@ -72,36 +72,36 @@ def recorded_seconds(costs: Costs, operator: Op, kernels: Sequence[Kernel], tens
 
 
 def phase_seconds(costs: Costs, phase: Phase, parameters: int) -> float:
-    """CPU time of a phase of a recorded step outside of its calls: of autograd's engine, of an optimizer's Python."""
-    if phase == "forward":  # that of the first one is the program's start
+    """CPU time of a recorded step's phase outside of its calls: autograd's engine, or the optimizer's Python code."""
+    if phase == "forward":  # the start of the program has the time of the first one
         return 0.0
     return costs[f"recorded.{phase}.start"] + parameters * costs[f"recorded.{phase}.parameter"]
 
 
 def entering_seconds(costs: Costs, modules: Sequence[str]) -> float:
-    """CPU time of entering modules. modules: the library of each."""
+    """CPU time for entering modules. modules: the library of each module."""
     return sum([costs.get(f"forward.module.{name}", costs["forward.module"]) for name in modules])
 
 
 def backward_seconds(costs: Costs, operator: Op, kernels: Sequence[Kernel], parameters: int) -> float:
-    """CPU time of the gradients of a call, some of which are those of parameters. kernels: with sums of gradients."""
+    """CPU time of a call's gradients, of which `parameters` are gradients of parameters. kernels: with sums of gradients."""
     own = _launching(costs, "backward", operator, kernels) if kernels else costs["backward.without_kernel"]
     return own + parameters * costs["backward.parameter"]
 
 
 def _launching(costs: Costs, phase: str, operator: Op, kernels: Sequence[Kernel]) -> float:
-    """Of a call that launches kernels: by operator, as it is spelled or by its name, else by kind, else as any call."""
+    """The time of a call that launches kernels: by its operator's spelling, name or kind, or else that of any call."""
     if recurrent := recurrent_seconds(costs, kernels):
         return recurrent
     names = [f"{phase}.{name}" for name in (operator.word, operator.name, operator.kind, "call")]
     own = next(costs[name] for name in names if name in costs)
-    if operator.kind == "foreach":  # one call of the dispatcher, whatever the number of kernels
+    if operator.kind == "foreach":  # one call of the dispatcher for any number of kernels
         return own
     return own + (sum(kernel.launches for kernel in kernels) - 1) * costs[f"{phase}.further_kernel"]
 
 
 def recurrent_seconds(costs: Costs, kernels: Sequence[Kernel]) -> float:
-    """CPU time of recurrent layers: of the call, of each layer and direction, and of each step unless one kernel has all."""
+    """CPU time of recurrent layers: of the call, each layer and direction, and each step unless one kernel has all."""
     seconds = 0.0
     for kernel in kernels:
         if isinstance(sizes := kernel.sizes, Recurrence):
@@ -112,57 +112,57 @@ def recurrent_seconds(costs: Costs, kernels: Sequence[Kernel]) -> float:
     return seconds
 
 
-# How fast a collective and another kernel run while both do, of their speed alone: they share multiprocessors and memory.
-# Fitted to 24 pairs of a collective and products or copies on two H200.
+# The speed of a collective and of another kernel while both run, relative to running alone: they share multiprocessors and
+# memory. Fitted to 24 pairs of a collective and products or copies on two H200.
 _EXCHANGE_SPEED, _KERNEL_SPEED = 0.6, 0.8
-_HANDOVER = 6e-6  # seconds until a stream goes on after an event of another
+_HANDOVER = 6e-6  # seconds until a stream continues after an event of another stream
 _TAIL = 50e-6  # seconds before the end of a product in which its last tiles leave multiprocessors
-_SHORT = 0.2  # of a product's time is the longest tail
+_SHORT = 0.2  # the longest tail, as a share of a product's time
 _NOTHING = 1e-12  # seconds
 
 
 def kernels_end(kernels: float, exchange: float) -> float:
-    """When kernels of so many seconds end beside an exchange that begins with them."""
+    """When kernels of `kernels` seconds end if an exchange starts with them."""
     return kernels + (1 - _KERNEL_SPEED) * min(kernels / _KERNEL_SPEED, exchange / _EXCHANGE_SPEED)
 
 
 def exchange_ends(exchange: float, kernels: float) -> float:
-    """When an exchange of so many seconds ends beside kernels that begin with it."""
+    """When an exchange of `exchange` seconds ends if kernels start with it."""
     return exchange + (1 - _EXCHANGE_SPEED) * min(kernels / _KERNEL_SPEED, exchange / _EXCHANGE_SPEED)
 
 
 def beside(kernels: float, exchange: float) -> float:
-    """Seconds of kernels and of a collective that may all run beside them."""
+    """Seconds of kernels and a collective that start together."""
     return max(kernels_end(kernels, exchange), exchange_ends(exchange, kernels))
 
 
 class Running(Struct):
-    """A collective: from when it may run, and seconds of it that are left."""
+    """A collective that is queued or runs: when it may start, and its remaining seconds."""
 
     ticket: int
     ready: float
     left: float
     alone: float = 0.0  # seconds in which no other kernel ran
-    lasted: float = 0.0  # of one that has ended, seconds since it could run
+    lasted: float = 0.0  # once it has ended: seconds since it could start
     stream: str = ""
     has_begun: bool = False
 
 
 class Link(Struct):
-    """The streams of collectives, one for each group of devices: in a stream one runs after the other."""
+    """The streams of collectives, one for each group of devices; collectives of one stream run one after the other."""
 
     queues: dict[str, list[Running]] = {}  # by stream; none is empty
-    now: float = 0.0  # until when it is known what ran
+    now: float = 0.0  # the moment up to which the streams are simulated
     finished: dict[int, Running] = {}  # by ticket
-    idle: dict[str, float] = {}  # by stream, when its last one ended
+    idle: dict[str, float] = {}  # by stream, when its last collective ended
     alone: float = 0.0  # seconds in which a collective ran and no other kernel did
 
     def start(self, ticket: int, at: float, seconds: float, stream: str = "") -> None:
-        """Queue a collective that may run once the kernels before it have."""
+        """Queue a collective that may run once the kernels before it have run."""
         self.queues.setdefault(stream, []).append(Running(ticket, at, seconds, stream=stream))
 
     def start_ahead(self, one: Running, now: float) -> float:
-        """Queue one that may run once it is ready. Return how much longer kernels take that end by now, beside it."""
+        """Queue a collective that may run as soon as it is ready; return by how much it delays kernels that end by `now`."""
         one.ready = max(one.ready, self.idle.get(one.stream, 0.0))
         is_first = one.stream not in self.queues
         lasts = min(max(now - one.ready, 0.0), one.left / _EXCHANGE_SPEED) * is_first
@@ -175,7 +175,7 @@ class Link(Struct):
         return delay
 
     def beside(self, at: float, seconds: float, *, fills: bool) -> float:
-        """When another kernel ends that starts at a moment. fills: whether it holds all multiprocessors, as products do."""
+        """When a kernel that starts at `at` ends. fills: whether it holds all multiprocessors, as products do."""
         if not self.queues:
             return at + seconds
         self._run_alone(at)
@@ -198,7 +198,7 @@ class Link(Struct):
         return self.now
 
     def end(self, ticket: int) -> float:
-        """When a collective ends for which other kernels wait."""
+        """When a collective ends that other kernels wait for."""
         while ticket not in self.finished:
             self._step(inf)
         return self.finished[ticket].ready + self.finished[ticket].lasted
@@ -208,26 +208,26 @@ class Link(Struct):
         return [queue[0] for queue in self.queues.values()]
 
     def _begun(self, at: float) -> list[Running]:
-        """The collectives that run at a moment: those that are ready have begun."""
+        """The collectives that run at a moment. Those that are ready start."""
         found = [each for each in self._first if each.has_begun or each.ready <= at]
         for each in found:
             each.has_begun = True
         return found
 
     def _blocked(self, at: float, seconds: float) -> float:
-        """When a kernel ends that holds all multiprocessors: a collective begins only beside its last tiles."""
+        """When a kernel ends that holds all multiprocessors: a collective starts only beside its last tiles."""
         self.now = at + seconds - min(_TAIL, _SHORT * seconds)
         self._run_alone(at + seconds, is_beside=True)
         return at + seconds
 
     def _run_alone(self, until: float, *, is_beside: bool = False) -> None:
-        """Run the queues as if no other kernel ran. is_beside: whether one does, and only leaves them room."""
+        """Run the queues as if no other kernel ran. is_beside: whether one does run, but leaves them room."""
         while self.now < until and self._step(until, is_beside=is_beside):
             pass
         self.now = max(self.now, until)
 
     def _step(self, until: float, *, is_beside: bool = False) -> bool:
-        """Run them until one ends or begins. False if none begins in time."""
+        """Run the streams until a collective ends or starts. False if none starts in time."""
         due = [each for each in self._first if each.has_begun or each.ready + _HANDOVER <= until]
         if not due:
             return False
@@ -244,7 +244,7 @@ class Link(Struct):
         return True
 
     def _advance(self, running: Iterable[Running], seconds: float, at: float) -> None:
-        """Take so many seconds off the collectives that run. After one that ends its stream goes on with the next."""
+        """Advance running collectives by these seconds. When one ends, its stream continues with the next."""
         for each in running:
             each.left -= seconds
             if each.left >= _NOTHING:
@@ -258,34 +258,34 @@ class Link(Struct):
 
 
 class Clock(Struct):
-    """When the CPU has launched everything so far, and when the GPU has done it."""
+    """When the CPU has launched everything so far, and when the GPU has run it."""
 
-    is_eager: bool  # kernels wait for the CPU to launch them
+    is_eager: bool  # whether kernels wait for the CPU to launch them
     gap: float  # seconds between two kernels of a graph
-    slowness: float = 1.0  # of the CPU, by the one that the costs of calls are of
-    is_cpu: bool = False  # the CPU runs the kernels itself
+    slowness: float = 1.0  # of the CPU, relative to the CPU that the calls' costs were measured on
+    is_cpu: bool = False  # whether the CPU runs the kernels itself
     host: float = 0.0
     gpu: float = 0.0
-    # By stream, when a collective was last awaited: until then one that runs ahead does not begin.
+    # By stream, when a collective was last waited for: one that runs ahead does not start before.
     released: dict[str, float] = {}
-    link: Link = field(default_factory=Link)  # the collectives that are not awaited yet
-    ahead: float = 0.0  # seconds by which the last one could run before the launches so far are done
-    copies: dict[int, float] = {}  # by ticket, when copies over the bus beside kernels end
-    bus: dict[str, float] = {}  # by direction, when it is free
+    link: Link = field(default_factory=Link)  # the collectives that have not been waited for
+    ahead: float = 0.0  # seconds by which the last one could start before the launches so far have run
+    copies: dict[int, float] = {}  # by ticket, when a copy over the bus ends
+    bus: dict[str, float] = {}  # by direction, when the bus is free
 
     @property
     def now(self) -> float:
-        """When all that was launched has run, and in eager execution the CPU has launched it."""
+        """When all launches so far have run and, in eager execution, the CPU has made them."""
         return max(self.host, self.gpu) if self.is_eager else self.gpu
 
     def run(
         self, host_seconds: float, kernels: Sequence[float], *, fills: bool = False, waits: bool = False
     ) -> float:
-        """Run one call; by how much it takes longer. kernels: seconds of each.
+        """Run one call; return how much longer the program takes. kernels: seconds of each kernel.
 
-        fills: whether these hold all multiprocessors, as products do. waits: whether the CPU goes on after the GPU.
+        fills: whether they hold all multiprocessors, as products do. waits: whether the CPU waits for the GPU.
         """
-        if self.is_cpu:  # measured kernels hold what the CPU does to start them
+        if self.is_cpu:  # measured kernel times include what the CPU does to start them
             return max(sum(kernels), host_seconds * self.is_eager) * self.slowness
         host, gpu, queues, gap = self.host, self.gpu, self.link.queues, 0.0
         if self.is_eager:
@@ -310,7 +310,7 @@ class Clock(Struct):
     def start(
         self, ticket: int, seconds: float, stream: str = "", *, is_ahead: bool = False, after: float = 0.0
     ) -> float:
-        """Start a collective, behind no kernel if it is ahead; after that the CPU goes on. Return what this adds."""
+        """Start a collective, behind no kernel if it is ahead; return the delay. after: CPU seconds after the start."""
         before = begin = self.now
         if is_ahead:
             begin = max(self.host * self.is_eager, self.released.get(stream, 0.0))
@@ -324,12 +324,12 @@ class Clock(Struct):
         return self.now - before
 
     def copy(self, ticket: int, seconds: float, way: str) -> float:
-        """The same of a copy over the bus, one way, which slows no kernel."""
+        """Start a copy over the bus in one direction, which slows no kernel. Return the delay, 0."""
         self.copies[ticket] = self.bus[way] = max(self.now, self.bus.get(way, 0.0)) + seconds
         return 0.0
 
     def wait(self, ticket: int) -> float:
-        """Let the other kernels wait for one of them, and return by how much the program takes longer."""
+        """Let the other kernels wait for a collective or copy, and return how much longer the program takes."""
         before = self.now
         if ticket in self.copies:
             self.gpu = max(self.gpu, self.copies.pop(ticket))

@@ -565,10 +565,10 @@ def test_an_input_that_nobody_tells_of_is_dense_and_said(given: torch.export.Exp
     [
         ({"atn_mask": "causal"}, "did you mean attn_mask?"),
         ({"nothing_like": "causal"}, "the program has q, k, v, attn_mask"),
-        ({"attn_mask": "casual"}, "'casual' says nothing of a mask"),
+        ({"attn_mask": "casual"}, "'casual' is no mask"),
         ({"attn_mask": "window:0"}, "at least 1"),
         ({"attn_mask": "density:1.5"}, "from 0 to 1"),
-        ({"q": "causal"}, "no attention is found that it masks"),
+        ({"q": "causal"}, "it masks no attention that was found"),
     ],
 )
 def test_what_cannot_be_told(given: torch.export.ExportedProgram, masks: dict[str, str], said: str) -> None:
@@ -626,7 +626,7 @@ def test_the_option(saved: str) -> None:
             1,
             "graphflops: error: --mask atn_mask: no such input; did you mean attn_mask?",
         ),
-        (["v=causal"], 1, "graphflops: error: --mask v: no attention is found that it masks"),
+        (["v=causal"], 1, "graphflops: error: --mask v: it masks no attention that was found"),
     ],
 )
 def test_the_option_misused(saved: str, masks: list[str], code: int, said: str) -> None:

@@ -94,9 +94,9 @@ def test_nesting_too_deep_in_every_form(refused):
     [
         (
             [node("Add", ["x", "c"], ["b"]), node("Relu", ["b"], ["c"])],
-            "Add uses what is made of its own results",
+            "Add depends on its own results",
         ),
-        ([node("Add", ["x", "c"], ["c"])], "Add uses what is made of its own results"),
+        ([node("Add", ["x", "c"], ["c"])], "Add depends on its own results"),
         (
             [node("Add", ["x", "lost"], ["c"], name="adder")],
             "adder uses the value lost, which nothing defines",
@@ -170,7 +170,7 @@ def test_one_failing_call_does_not_stop_the_others(write):
     report = analyze(write(made))
     assert [row.state for row in report.rows] == ["counted", "unknown", "counted"]
     assert report.total().matrix_flops == 2 * 4 * 4 * 4 + 2 * 8 * 8 * 8
-    assert report.diagnostics[-1].message == "the types of b are known from what the file declares alone"
+    assert report.diagnostics[-1].message == "the types of b are known only from what the file declares"
 
 
 @pytest.mark.parametrize(

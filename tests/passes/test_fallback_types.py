@@ -64,7 +64,7 @@ def test_a_declared_size_that_is_left_out_is_a_question_mark():
 def test_a_call_without_rule_has_the_type_that_the_file_declares():
     report = analyze(graph_of("g (float[N, 3] x) => (y) <float[N, 5] a> { a = d.Unheard(x) y = Relu(a) }"))
     assert result(report) == t("N", 5)
-    assert messages(report, "GF110") == ["the types of a are known from what the file declares alone"]
+    assert messages(report, "GF110") == ["the types of a are known only from what the file declares"]
 
 
 def test_sizes_that_the_file_leaves_out_get_names_of_their_own():
@@ -80,7 +80,7 @@ def test_a_rule_that_does_not_fit_leaves_the_type_to_the_file():
     assert messages(report, "GF110") == ["the types of a, y are not known"]
     report = analyze(graph_of(text.replace("int64[1] s", "float[3, N] a, int64[1] s")))
     assert result(report) == t(3 * symbol("N"))
-    assert messages(report, "GF110") == ["the types of a are known from what the file declares alone"]
+    assert messages(report, "GF110") == ["the types of a are known only from what the file declares"]
 
 
 def test_operands_that_cannot_meet_have_no_result():

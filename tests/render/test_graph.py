@@ -75,7 +75,7 @@ def test_suffixes_name_formats(tmp_path):
         ".mmd": "flowchart",
         ".json": "{",
         ".csv": "node,",
-        ".md": "gqa",
+        ".md": "**gqa",
     }
     for suffix, start in starts.items():
         ok("graph", MODEL, "--output", tmp_path / f"g{suffix}")

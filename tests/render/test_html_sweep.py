@@ -108,7 +108,7 @@ def test_pictures_say_in_words_what_they_show() -> None:
 def test_sizes_without_a_value_leave_gaps() -> None:
     text = section([point(None, n=1), point(80, n=5), point(160, n=9)])
     drawn = ET.fromstring(text)
-    assert "--dim gives it one" in text
+    assert "give it with --dim" in text
     assert "?" in [cell.text for cell in drawn.iter("td")]
     flops = next(one for one in drawn.iter("svg") if one.findtext("title") == "FLOPs by n")
     assert len(places(flops)) == 2

@@ -32,7 +32,7 @@ def kernel(family: Any, sizes: Any = None, dtype: str = "bfloat16", **fields: An
     return Kernel(family, dtype, sizes=sizes, **fields)
 
 
-DEPTHWISE, ONE_TAP = replace(CONV, groups=64, channels_last=True), replace(CONV, filter=(1, 1))
+DEPTHWISE, ONE_TAP = replace(CONV, batch=8, groups=64, channels_last=True), replace(CONV, filter=(1, 1))
 FLASH_SIZES = Attention(2, 4, 4, 8, 8, 64)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from graphflops.kernels.kernel import Strided
 from graphflops.time.exchanges import Launches
 from tests.inductor.several_calls import program_of_calls
 from tests.one_call import g
@@ -169,6 +170,15 @@ def test_a_value_that_three_calls_read_has_two_sums() -> None:
         if launch.row < 3
     }
     assert sums == {2: [], 1: [(32, 256, 128)], 0: [(32, 256, 128)]}
+
+
+def test_the_gradient_of_a_mean_lies_in_order_beside_channels_that_are_last() -> None:
+    """Channels, pixels and images are axes of the sum, which would have one if both lay alike."""
+    cut = ("x", "permute.default", "w", (0, 3, 1, 2))
+    calls = (("m", "mean.dim", "x", (2, 3), True), ("y", "mul.Tensor", "x", "m"))
+    priced = program_of_calls({"w": g(2, 4, 4, 8, dtype="bfloat16")}, cut, *calls)
+    (found,) = (each for each in launcher(priced).backward() if each.row == 1)
+    assert (found.kernels or ())[-1].sizes == Strided(256, 3, 3)
 
 
 @pytest.mark.parametrize(("records", "expected"), [(False, "cudnn"), (True, "cudnn")])

@@ -175,6 +175,13 @@ def test_each_of_many_parts_has_as_many_blocks_as_the_largest_needs() -> None:
     assert (kernel.variant, kernel.vector_flops) == ("cat_aligned", 3 * 12 * 8)
 
 
+def test_parts_that_hold_nothing_count_as_out_of_order() -> None:
+    """ATen tells a tensor without elements from others by its one axis, and then copies element by element."""
+    size = 2 * 4 * 8 * 4
+    (kernel,) = forward("aten.cat.default", (t(0), t(2, 4, 8)), -2)
+    assert made([kernel]) == [("copy", "joined", 2 * 4 * 8, size, size, None)]
+
+
 def test_images_with_their_channels_last_are_joined_as_rows() -> None:
     first, second = t(2, 8, 4, 4), t(2, 16, 4, 4)
     lies = {"0_0": (128, 1, 32, 8), "0_1": (256, 1, 64, 16)}

@@ -141,6 +141,13 @@ def test_depthwise_convolutions_have_a_thread_for_each_result() -> None:
     own = with_rates("convolution.depthwise", {**rates, "own": 2.0}, clock_hz=1e6, bandwidth=1e15)
     assert seconds(depthwise(side=3), own) == pytest.approx(results * (2 + taps * 2) / 4e6, rel=1e-3)
     assert seconds(depthwise(), own) == seconds(depthwise(), known)
+    crowded = with_rates("convolution.depthwise", {**rates, "crowded": 5.0}, clock_hz=1e6, bandwidth=1e15)
+    assert seconds(depthwise(), crowded) == seconds(
+        depthwise(), known
+    )  # 16 channels fill a quarter of a line
+    line, taps = depthwise(), (2 * (4 + 5 + 6 + 7) / 8) ** 2
+    line = replace(line, sizes=replace(line.sizes, channels=64, filters=64, groups=64))
+    assert seconds(line, crowded) == pytest.approx(4 * results * (2 + taps * 5) / 4e6, rel=1e-3)
     taps = ((3 + 3 + 3 + 2) / 4) ** 2  # two apart, from the first position on
     found = seconds(depthwise(side=3, stride=2), known)
     assert found == pytest.approx(2 * 16 * 4 * 4 * (2 + taps * 3) / 4e6, rel=1e-3)

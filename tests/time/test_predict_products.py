@@ -220,7 +220,9 @@ def test_the_product_that_a_convolution_is(sizes: Convolution, expected: tuple[i
         (conv(groups=8, is_looped=True), "looped_long"),
         (conv(groups=64), "depthwise"),
         (conv(groups=64, filter=(9, 9)), "depthwise"),
-        (conv(groups=64, filter=(7, 7), channels_last=True), "depthwise_last"),
+        (conv(groups=64, filter=(7, 7), channels_last=True, batch=8), "depthwise_last"),
+        (conv(groups=64, filter=(7, 7), channels_last=True, batch=7), "depthwise_few"),
+        (conv("input_gradient", groups=64, filter=(7, 7), channels_last=True, batch=7), "depthwise_last"),
         (conv(groups=64, filter=(1, 8), channels_last=True), "depthwise_direct"),
     ],
 )

@@ -306,7 +306,7 @@ def test_turns_of_looped_groups() -> None:
         (conv(groups=2), "grouped"),
         (conv(groups=2, is_looped=True), "looped_long"),
         (conv(channels=2, groups=2), "depthwise"),
-        (conv(channels=2, groups=2, channels_last=True), "depthwise_last"),
+        (conv(channels=2, groups=2, channels_last=True, batch=8), "depthwise_last"),
         (conv(channels=2, groups=2, channels_last=True, filter=(7, 8)), "depthwise_direct"),
         (conv(channels=1, groups=1), "pointwise_unaligned"),
         (conv(channels=4), "pointwise_unaligned"),

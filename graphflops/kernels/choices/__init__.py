@@ -1,21 +1,21 @@
-"""Choices of libraries among their kernels, as decision trees that were read from measurements: one JSON file a library.
+"""How libraries choose among their kernels, as decision trees fitted to measurements: one JSON file for each library.
 
-A file serves all releases of one major version: `releases` says which, and the libraries that each brings. A limit that
-came later says since which release.
+A file serves all releases of one major version: `releases` lists them with the libraries that each requires. A limit that
+was added later has the release that added it.
 
-Limits are the numbers of a library's own code, or read from measurements, by which it chooses, constants those that were
-measured of its kernels; each has a unit and a source.
+Limits are numbers by which a library chooses, from its code or from measurements. Constants are numbers measured on its
+kernels. Each has a unit and a source.
 
-A tree is the name of a choice, or `[fact, limit, tree where the fact is at most the limit, tree where it is more]`. Facts
-are numbers and truths of a call, by name. Each tree stands with how many calls it was read from, and with the share of
-calls kept apart from these for which it names another choice than the library takes.
+A tree is the name of a choice, or `[fact, limit, tree if the fact is at most the limit, tree if it is more]`. Facts are
+numbers and truth values of a call, by name. With each tree are the number of calls that it was fitted to, and the share of
+held-out calls for which it names another choice than the library's.
 """
 
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec  # which would compile annotations again that `__future__` leaves as text
+import msgspec  # annotations are real here: `__future__` would make msgspec compile them from text
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -27,7 +27,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """A number by which a library chooses. unit: what it counts. since: the first release that has it; "" where all do."""
+    """A number by which a library chooses. unit: what it counts. since: the first release that has it; "" for all."""
 
     value: int
     unit: str
@@ -36,7 +36,7 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class Constant(msgspec.Struct, frozen=True):
-    """A number that was measured of a library's kernels. unit: what it counts."""
+    """A number measured on a library's kernels. unit: what it counts."""
 
     value: float
     unit: str
@@ -44,7 +44,7 @@ class Constant(msgspec.Struct, frozen=True):
 
 
 class Library(msgspec.Struct, frozen=True):
-    """All choices, limits and constants of a library. measured: the release. releases: with each, its libraries."""
+    """The choices, limits and constants of a library. measured: its release. releases: libraries required by each."""
 
     library: str
     measured: str
@@ -58,22 +58,22 @@ class Library(msgspec.Struct, frozen=True):
 
 @cache
 def library(name: str) -> Library:
-    """The choices of a library by the name of its file."""
+    """A library's choices, by the name of its file."""
     return msgspec.json.decode((Path(__file__).parent / f"{name}.json").read_bytes(), type=Library)
 
 
 def limits(name: str, family: str, *words: str) -> tuple[int, ...]:
-    """Limits of a library, by the name of its file, that of their family, and a word for each."""
+    """Limits of a library: its file's name, the name of their family, and one word for each."""
     return tuple([library(name).limits[f"{family}.{word}"].value for word in words])
 
 
 def constants(name: str, family: str, *words: str) -> tuple[float, ...]:
-    """The same of constants."""
+    """The same for constants."""
     return tuple([library(name).constants[f"{family}.{word}"].value for word in words])
 
 
 def all_constants(name: str, family: str) -> dict[str, float]:
-    """All constants of a family, by their words."""
+    """All constants of a family, by word."""
     known = library(name).constants.items()
     return {key.rpartition(".")[2]: one.value for key, one in known if key.rpartition(".")[0] == family}
 
@@ -85,7 +85,7 @@ def has_limit(name: str, limit: str, release: str) -> bool:
 
 
 def chosen(tree: Any, facts: object) -> str:
-    """The choice for a call. facts: an object with an attribute for each fact."""
+    """The choice for a call. facts: an object with one attribute per fact."""
     while not isinstance(tree, str):
         fact, limit, at_most, more = tree
         tree = at_most if getattr(facts, fact) <= limit else more

@@ -34,7 +34,7 @@ def tables(
     top: int | None = None,
     width: int = UNLIMITED,
 ) -> Iterator[TextTable]:
-    """Totals of every phase, and where the difference is: by module, or by what the user chose.
+    """Totals of every phase, and the differences by module, or by what the user chose.
 
     depth: components of a module's path; what is below adds up. top: lines of the table; the others are one line together.
     width: columns of the screen; the formulas and the last quantities are left out where these do not suffice.
@@ -51,7 +51,7 @@ def tables(
 
 
 def totals(comparison: Comparison, phase: str, room: int) -> TextTable:
-    """Every quantity of a phase, before and after; those that nothing has are left out. room: for formulas."""
+    """Every quantity of a phase before and after, except those that are zero in both. room: columns for formulas."""
     figures = comparison.totals[phase]
     least = [">= " if report.coverage.unknown else "" for report in (comparison.old, comparison.new)]
     symbolic = room >= _NARROWEST and any(not isinstance(f.formula, int) for f in figures.values())
@@ -73,7 +73,7 @@ def totals(comparison: Comparison, phase: str, room: int) -> TextTable:
 
 
 def modules(comparison: Comparison, depth: int | None, most: int, quantities: int) -> TextTable:
-    """The modules that changed, the sum of all others, and the total. quantities: how many beside the leading one."""
+    """The modules that changed, the sum of all others, and the total. quantities: how many are shown beside the main one."""
     folds = comparison.folded
     figures = [both(fold.figures, fold.backward) for fold in folds]
     lead, beside = _columns(figures, quantities)
@@ -166,7 +166,7 @@ def _last(
     comparison: Comparison, rest: Sequence[Mapping[str, Figure]], lead: str, beside: Sequence[str], noun: str,
     unchanged: int,
 ) -> Iterator[Entry]:  # fmt: skip
-    """What is left out, what did not change, and the sum of it all."""
+    """The last lines: the sum of the lines left out, the number of unchanged ones, and the total."""
     if rest:
         label = f"… {len(rest):,} more that changed"
         yield Entry([label, "", *_cells(summed(rest), lead, beside)], path=label)

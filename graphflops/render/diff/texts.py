@@ -24,7 +24,7 @@ _BESIDE = ("parameters", "traffic", "vector_flops", "transcendentals", "masked_f
 
 
 def causes(comparison: Comparison, lines: int, room: int | None = None) -> Iterator[TextTable]:
-    """The table of causes in at most `lines` lines, what is left out being one of them; none where no module changed.
+    """The table of causes in at most `lines` lines, of which one counts those left out; no table where no module changed.
 
     room: columns for the words.
     """
@@ -56,7 +56,7 @@ def cause_words(cause: Cause, room: int | None = None) -> str:
 
 
 def _forms(cause: Cause) -> list[str]:
-    """What a cause is called, the longest form first; of one entry, the sizes alone where they say it."""
+    """Names of a cause, the longest first; for a single entry also its changed sizes alone if these say enough."""
     if len(cause.folds) == 1:
         forms = [_fold_words(cause.folds[0])]
         if cause.sizes and cause.sizes[0].noun:
@@ -82,7 +82,7 @@ def _forms(cause: Cause) -> list[str]:
 
 
 def _followed(cause: Cause) -> list[str]:
-    """Sizes of no weight: what happened where the operands are as before, and how many entries follow from it."""
+    """For sizes that no weight has: what changed where the operands did not, and how many entries follow from it."""
     shapes = ((fold, [fact for fact in fold.first.facts if fact.kind == "shape"]) for fold in cause.folds)
     begins = (fold for fold, facts in shapes if all(fact.what == "result" for fact in facts))
     first = next(begins, cause.folds[0])

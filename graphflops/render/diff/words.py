@@ -1,7 +1,7 @@
 """What changed, in words: the lines that every rendering of a comparison says first; what its programs are called.
 
-Quantities before and after: both sides, the delta, the percentage. Of an export check a line for each kind of difference,
-what is unexplained first.
+Also quantities before and after (both sides, delta, percentage), and for an export check a line for each kind of
+difference, unexplained ones first.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def ledger_lines(comparison: Comparison, *, verbose: bool = False) -> list[str]:
         told = listed(names, len(entry.names) if verbose else _NAMES)
         lines.append(f"{_STATUS[entry.status]}: {_ledger_words(entry)} ({told})")
     rest = len(entries) - len(shown)
-    return [*lines, f"and {rest:,} more kinds of differences, explained (-v lists them)"] if rest else lines
+    return [*lines, f"and {rest:,} more explained kinds of differences (-v lists them)"] if rest else lines
 
 
-# What is counted in an entry, and what is said of it.
+# What an entry counts, and what is said about it.
 _COUNTED: Mapping[LedgerKind, tuple[str, str]] = {
     "parameters_lost": ("trained parameter", "missing"),
     "cannot_run": ("call", "that cannot run"),
@@ -157,7 +157,7 @@ def headlines(comparison: Comparison, *, verbose: bool = False) -> list[str]:
     rest = [f"{len(general) - _GENERAL:,} more changes of sizes and inputs"]
     said = general if verbose or len(general) <= _GENERAL + 1 else [*general[:_GENERAL], *rest]
     whole = [*_coverage(comparison), _whole(comparison), *device_lines(comparison)]
-    # The other totals that changed, in percent of what they were.
+    # The other totals that changed, in percent of their old values.
     figures = comparison.totals.get("step") or comparison.totals["forward"]
     others = [name for name in _OTHERS if abs(figures[name].percent or 0) >= LEAST_SHARE]
     shares = [f"{NAMES[name]} {share(figures[name])} %" for name in others if name != _instead(figures)]
@@ -180,7 +180,7 @@ def device_lines(comparison: Comparison) -> Iterator[str]:
         took = f"{after} as before" if before == after else f"{before} → {after}"
         beside = ", ".join(filter(None, (percent, interval(change.low, change.high))))
         yield f"time {took} ({beside}) {where}" if beside else f"time {took} {where}"
-    # What changes for requests to a decoder: what each keeps, and how many fit beside one another.
+    # What changes for requests to a decoder: the memory that each keeps, and how many fit at once.
     said = []
     served = comparison.serving
     programs = (served.before, served.after) if served else ({}, {})
@@ -211,7 +211,7 @@ def _coverage(comparison: Comparison) -> Iterator[str]:
 
 
 def _least(comparison: Comparison) -> list[str]:
-    """What stands before an amount of each side that calls of unknown cost may add to."""
+    """By side, `>= ` before amounts to which calls of unknown cost may add, else ""."""
     return [">= " if report.coverage.unknown else "" for report in (comparison.old, comparison.new)]
 
 
@@ -247,7 +247,7 @@ def _instead(figures: Mapping[str, Figure]) -> str:
 
 
 def _changed(name: str, figure: Figure, what: str, least: Sequence[str] = ("", "")) -> str:
-    """A total before and after; `least` marks a side that calls of unknown cost are missing from."""
+    """A total before and after; `least` marks sides that lack calls of unknown cost."""
     before, after = (f"{mark}{side}" for mark, side in zip(least, before_after(name, figure), strict=True))
     is_same = not figure.differs or (name == "device_bytes" and figure.delta == 0)
     if is_same and len({*least}) == 1:
@@ -288,7 +288,7 @@ def _general(comparison: Comparison) -> Iterator[str]:
     if comparison.export and (masked.before == 0) != (masked.after == 0):
         ours, theirs = before_after("masked_flops", masked)
         side, hidden = ("second", ours) if masked.after == 0 else ("first", theirs)
-        yield f"that a mask makes {hidden} of the FLOPs needless cannot be seen in the {side}"
+        yield f"a mask makes {hidden} of the FLOPs unnecessary, which cannot be seen in the {side}"
 
 
 def growths(comparison: Comparison, quantities: Iterable[str] = ("matrix_flops",)) -> Iterator[str]:
@@ -329,7 +329,7 @@ def type_of(change: ModuleChange) -> str:
 
 def fact_words(change: ModuleChange, masked: Figure | None, most: int = _FACTS) -> list[str]:
     """The most important differences of a module, in words."""
-    # What differs in operands and results that are no parameters follows from another difference.
+    # Differences in operands and results other than parameters follow from another difference.
     minor = [
         fact
         for fact in change.facts

@@ -1,7 +1,7 @@
 """What a page shows, as data: calls, costs as formulas, modules, memory. The page itself adds up and evaluates.
 
-A model of ten thousand calls has some dozens of distinct costs and formulas, so each is written once and referred to by its
-place. What would not fit in a page is folded: the lightest calls first, then small modules.
+A model of ten thousand calls has a few dozen distinct costs and formulas, so each is written once and referred to by its
+index. What does not fit in a page is folded: the lightest calls first, then small modules.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TIME = _COLUMNS.index("time")
 _PRETTY = 300  # characters of a formula shown
 _LONGEST_FORMULA = 10_000  # characters of a formula that the page evaluates
 _SAFE_INTEGER = 2**53  # from here on JavaScript reads a number in JSON inexactly
-# Calls by themselves, places under one place, and characters of a name: the first that fits.
+# Numbers of unfolded calls, of places under one place, and of characters of a name; the first row that fits is taken.
 _FITS = (
     (20_000, 300, 200), (10_000, 100, 120), (4_000, 50, 100), (1_000, 30, 80), (200, 12, 60), (30, 5, 40),
 )  # fmt: skip
@@ -44,17 +44,17 @@ class PageSize(Record, frozen=True):
     """An input field of the page for a size."""
 
     shown: str  # the name that people read
-    scale: tuple[int, int]  # what they type is slope times the size and an offset
+    scale: tuple[int, int]  # slope and offset: people type slope times the size plus offset
     joint: str  # the size in the formulas of both programs
-    # In each program those that follow from it, each with a slope and an offset; empty where it has no such size.
+    # By program: the symbols that follow from the size, each with a slope and an offset; empty if it has none.
     symbols: tuple[Mapping[str, tuple[int, int]], ...]
     values: tuple[int | None, ...]  # the initial ones
     info: SymbolInfo
-    limits: tuple[int | None, int | None]  # of what is typed
+    limits: tuple[int | None, int | None]  # of the typed number
     places: tuple[str, ...]  # the axes beside the name
 
     def wire(self, open_: Collection[str]) -> dict[str, Any]:
-        """As the page reads it. open_: symbols that occur in formulas; others were bound when the report was made."""
+        """The size in the page's form. open_: symbols that occur in formulas; others had values when the report was made."""
         names = {self.joint}.union(*self.symbols)
         return {
             "shown": safe(self.shown, 40),
@@ -86,7 +86,7 @@ def sizes_of(report: Report) -> list[PageSize]:
 
 
 def page_size(report: Report, names: Sequence[str], sides: Sequence[Sequence[str]]) -> PageSize:
-    """A size, or several alike, of a report. sides: which of them each program of the page has."""
+    """One or several alike sizes of a report. sides: by program of the page, the ones that it has."""
     info, shown = report.symbols[names[0]], of_report(report).stated[names[0]]
     line = affine(shown.size) or ("", 1, 0)
     return PageSize(
@@ -108,7 +108,7 @@ def page_data(
     """The data of a page about one report, or about two side by side, as JSON that is safe in a script element.
 
     lead: the first sentence, true at the initial sizes of the page.
-    operators: whether those of the two can be compared; in an export they are others anyway.
+    operators: whether the two programs' operators can be compared; an export always changes them.
     """
     ledgers = [Ledger(report) for report in sides]
     trees = [Tree(report, ledger) for report, ledger in zip(sides, ledgers, strict=True)]
@@ -166,9 +166,9 @@ class _Parts:
         return self.names.setdefault(name, len(self.names))
 
     def formula(self, dim: Dim, report: Report, *, pretty: bool = False) -> int:
-        """The place of a formula: an integer, as text where JavaScript would round it, else a text to be evaluated.
+        """The index of a formula, which is an integer (as text where JavaScript would round it) or a text to be evaluated.
 
-        One that is too long is its value alone, in a list, which holds at the report's own sizes only.
+        For a formula that is too long it is a list of its value, which is right at the report's own sizes only.
         """
         found = self._formulas.setdefault(dim, len(self.formulas))
         if found == len(self.formulas):
@@ -229,10 +229,10 @@ def _side(
 
 
 class _Calls:
-    """The calls of one report in columns; `entry_of` says in which entry each row is.
+    """The calls of one report in columns. entry_of: by row, its entry.
 
-    Past a number of calls, the lightest ones are folded: those of one operator, module and state share an entry, and past as
-    many of these, those of all other operators in an outermost module.
+    If there are too many calls, the lightest ones are folded: those of one operator, module and state share an entry. If
+    these are too many as well, all other operators of an outermost module share one.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ class _Calls:
         name, folded, lines = parts.name, self._folded(most), list[list[int]]()
         known: dict[int, int] = {}  # the place of the cost of each kind
         rest: dict[tuple[Any, ...], tuple[int, Counter[int]]] = {}
-        # Every row is put in its entry, the entries of folded rows after those that stand before them.
+        # Every row goes to its entry. Entries are in the order of their first rows.
         for row, kind in zip(report.rows, ledger.of, strict=True):
             place, op = layout.home[number][tree.by_path[row.module]], operator_name(row.op)
             cost, dtype, time = ledger.kinds[kind], row.matrix_dtype, round(row.seconds * SECOND)
@@ -305,7 +305,7 @@ class Layout(Struct):
 
     places: list[tuple[int, tuple[str, str, str], int]]
     home: list[dict[TreeModule, int]]
-    # By side and place, those of the modules themselves.
+    # By side and place: the parameters of the modules themselves.
     parameters: list[list[int]] = []
 
     def outermost(self, place: int) -> int:
@@ -318,7 +318,7 @@ class Layout(Struct):
 def laid_out(trees: Sequence[Tree], most: int, limit: int) -> Layout:
     """One tree for all sides.
 
-    most: places under one place, the lightest others sharing one. limit: places in all; what is below belongs to the last.
+    most: places under one place; the lightest others share one. limit: places in all; modules below belong to the last.
     """
     layout = Layout([], [{} for _ in trees])
     parents = [-1]  # by level, the place around the next one

@@ -31,7 +31,7 @@ def fragment(found: Comparison) -> str:
 
 
 def _lead(found: Comparison) -> list[str]:
-    """What the table says first, its causes with their figures; of an export none."""
+    """The lines before the tables: headlines, causes with their figures (not for an export), and notes."""
     said = words.headlines(found)
     room = VISIBLE - len(said) - len(compared_at(found))
     told = [
@@ -58,7 +58,7 @@ def html(found: Comparison) -> str:
         operators=not found.export,
     )
     title, plain = " → ".join(titles), fragment(found)
-    if found.export:  # whose operators are others anyway
+    if found.export:  # which always changes operators
         return scripted(data, title, plain)
     graph = joined(found, _moved(found))
     note = "Figures are those of each program's own sizes."

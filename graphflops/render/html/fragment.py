@@ -1,7 +1,7 @@
 """Results as HTML without script or style, for notebooks and for browsers that run no script; the file around any page.
 
-A page opens from disk, without network; its policy names style and script by hash. What a notebook shows is in one line,
-made of tags and attributes that sanitizers let through.
+A page opens from disk, without network; its policy names style and script by hash. HTML for notebooks is one line, with
+only such tags and attributes as sanitizers let through.
 """
 
 from __future__ import annotations
@@ -107,11 +107,11 @@ def read(folder: Path, *names: str, between: str = "") -> str:
 
 
 def _hashed(text: str) -> str:
-    """A script or style as a policy names it."""
+    """The hash of a script or style, as a policy names it."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-# By the name of a class; of all others their document.
+# By the name of a class; other classes are shown as their document.
 _OF = {
     "Report": "graphflops.render.html.fragment:fragment",
     "Comparison": "graphflops.render.html.diff:fragment",

@@ -11,10 +11,10 @@ from graphflops.render.html.fragment import escaped
 
 _WIDE, _HIGH = 420, 270
 _LEFT, _RIGHT, _ABOVE, _BELOW = 68, 16, 10, 44
-_LOG_FROM = 8  # times the smallest: where the largest is as much, an axis is logarithmic
+_LOG_FROM = 8  # an axis is logarithmic if its largest value is so many times its smallest
 _MOST_TICKS = 7
 _APART = 42  # units between the labels of two sizes
-_MOST_DOTS = 100  # of one curve; of more points the line alone is drawn
+_MOST_DOTS = 100  # of one curve; with more points only the line is drawn
 
 
 class Curve(Record, frozen=True):
@@ -25,7 +25,7 @@ class Curve(Record, frozen=True):
 
 
 class Axis(Record, frozen=True):
-    """What of an axis is shown, from 0 to 1: from the least to the largest value, by their logarithms or as they are."""
+    """An axis from 0 (the least value) to 1 (the largest), logarithmic or linear."""
 
     least: int
     largest: int

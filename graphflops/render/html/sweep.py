@@ -1,6 +1,6 @@
-"""The page of a report, alone or with what was found at several sizes as a section: a table, and pictures of what grows.
+"""The page of a report, alone or with a section on several sizes: a table, and pictures of quantities that grow.
 
-Of a sweep its points; of a plan of serving curves of latency against throughput.
+For a sweep the section has its points, for a plan of serving curves of latency against throughput.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def of_sweep(sweep: Sweep) -> str:
 
 def section(points: Sequence[Point], said: Sequence[str] = (), price_per_hour: float | None = None) -> str:
     """The section of the page. said: lines to stand below it. price_per_hour: of the device."""
-    # The size that pictures have along their axis: the one with the most values, the last of several.
+    # The size along the horizontal axis of pictures: the one with the most values, the last of several such.
     names = list(points[0].sizes)
     across = max(reversed(names), key=lambda name: len({point.sizes[name] for point in points}))
     others = [[f"{x} = {size:,}" for x, size in point.sizes.items() if x != across] for point in points]
@@ -82,11 +82,11 @@ def section(points: Sequence[Point], said: Sequence[str] = (), price_per_hour: f
 
 
 def _notes(points: Sequence[Point], undrawn: int) -> Iterator[str]:
-    yield "At these sizes, whatever is set below; all others as they were when the report was made."
+    yield "The fields below do not change these points; all other sizes are those of the report."
     if undrawn:
         yield f"{count_of(undrawn, 'more curve')} would not be distinguishable: the table has them."
     if any(amount(point) is None for point in points for _, amount, _ in _QUANTITIES):
-        yield "? is what another size decides that has no value: --dim gives it one."
+        yield "? depends on another size, which has no value: give it with --dim."
     if len(points) > _MOST_LINES:
         yield f"The first {_MOST_LINES} of {len(points):,} points: --format csv writes all of them."
 

@@ -32,7 +32,7 @@ class Points(NamedTuple):
 
 
 def columns(points: Points, rows: Sequence[Sequence[int]], boxes: int, apart: float) -> list[float]:
-    """The middle of each point, of four drafts: points aligned with those above or below, from the left or right."""
+    """The middle of each point, from four drafts: points aligned with those above or below, from the left or right."""
     wanted = _alignable(points, rows, boxes)
     drafts = []
     for up in (False, True):
@@ -43,7 +43,7 @@ def columns(points: Points, rows: Sequence[Sequence[int]], boxes: int, apart: fl
             root = _aligned(turned[::-1] if up else turned, near, wanted)
             draft = _spread(turned, root, extent, apart)
             drafts.append([-x for x in draft] if mirrored else draft)
-    # They are laid over the narrowest one; of the four places of a point, the mean of the two in the middle.
+    # The drafts are shifted over the narrowest one; a point gets the mean of the middle two of its four places.
     narrow = min(drafts, key=lambda draft: max(draft, default=0) - min(draft, default=0))
     low, high = min(narrow, default=0), max(narrow, default=0)
     moved = []
@@ -56,7 +56,7 @@ def columns(points: Points, rows: Sequence[Sequence[int]], boxes: int, apart: fl
 def _alignable(points: Points, rows: Sequence[Sequence[int]], boxes: int) -> set[Pair]:
     """Pairs of neighbours that may share a column, in both directions.
 
-    A long line goes on in its own column, boxes prefer boxes, and no pair that crosses a long line bends it.
+    A long line stays in its own column, boxes prefer boxes, and a pair that crosses a long line does not bend it.
     """
     found = set()
     for upper, lower in pairwise(rows):
@@ -80,7 +80,7 @@ def _alignable(points: Points, rows: Sequence[Sequence[int]], boxes: int) -> set
 
 
 def _aligned(rows: Sequence[Sequence[int]], near: Sequence[Sequence[int]], wanted: set[Pair]) -> list[int]:
-    """By point, the first of the block that stands in one column; rows in the order of the alignment."""
+    """By point, the first point of its block, which shares a column. rows: in the order of the alignment."""
     root = list(range(len(near)))
     before: dict[int, int] = {}
     for row in rows:
@@ -100,7 +100,7 @@ def _aligned(rows: Sequence[Sequence[int]], near: Sequence[Sequence[int]], wante
 def _spread(
     rows: Sequence[Sequence[int]], root: Sequence[int], extent: Sequence[tuple[float, float]], apart: float
 ) -> list[float]:
-    """The blocks as far left as their neighbours allow, then moved right to where that shortens the picture."""
+    """The columns of blocks: as far left as neighbours allow, then further right where that narrows the picture."""
     left: dict[int, dict[int, float]] = {block: {} for block in root}
     for row in rows:
         for one, other in pairwise(row):
@@ -121,16 +121,16 @@ def _spread(
 APART = 22.0  # units between two boxes of a layer, or a box and a line
 _LINE = 5.0  # from the middle of a line to what stands beside it
 STRIP = 18.0  # below a layer, where lines leave straight down and their labels stand
-# Height between two layers: at least, for each unit that a line goes aside, at most.
+# Height between two layers: the least, what each unit of a line's sideways way adds, and the most.
 _GAP, _STEEP, _HIGHEST = (28.0, 0.14, 90.0)
 _HEAD = 9.0  # straight at the end of a line
 _ARRIVALS = 12.0  # between the heads of two lines on one box
 _SWEEPS = 8
-_MANY = 4_000  # points from which on fewer sweeps are made
+_MANY = 4_000  # from so many points on, fewer sweeps are made
 
 
 class Box(NamedTuple):
-    """What is placed. right: from its middle to the end of what stands right of the line that leaves it."""
+    """A box to be placed. right: from its middle to the end of the text beside the line that leaves it."""
 
     width: float
     height: float
@@ -164,7 +164,7 @@ def layout(boxes: Sequence[Box], edges: Iterable[tuple[int, int]]) -> Layout:
     left = min((x[p] - points.extent[p][0] for p in range(len(x))), default=0)
     x = [round(each - left, 1) for each in x]
     width = max((each + points.extent[p][1] for p, each in enumerate(x)), default=0)
-    # Top and bottom of each layer; the further aside lines go, the more height lies between two.
+    # Top and bottom of each layer; the further sideways lines go, the more height there is between layers.
     bands, y = [], 0.0
     for row in rows:
         high = max((boxes[p].height for p in row if p < len(boxes)), default=0.0)
@@ -189,7 +189,7 @@ def layout(boxes: Sequence[Box], edges: Iterable[tuple[int, int]]) -> Layout:
 
 
 def _layers(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
-    """The length of the longest chain that leads to each box; one with more lines below than above stands near those."""
+    """The layer of each box: the longest chain that leads to it; just above those below if it has more lines there."""
     above: dict[int, set[int]] = defaultdict(set)
     below: dict[int, set[int]] = defaultdict(set)
     for a, b in edges:
@@ -208,7 +208,7 @@ def _layers(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
 def _points(
     boxes: Sequence[Box], layer: Sequence[int], edges: Iterable[tuple[int, int]]
 ) -> tuple[Points, dict[tuple[int, int], list[int]]]:
-    """The points that lines pass, one line for all that leave a box, and for each edge those from box to box."""
+    """The points that lines pass (all edges that leave a box share a line), and for each edge those from box to box."""
     extent = [(box.width / 2, max(box.width / 2, box.right)) for box in boxes]
     points = Points([*layer], [[] for _ in boxes], [[] for _ in boxes], {}, extent)
     trunks: dict[int, list[int]] = {}
@@ -235,7 +235,7 @@ def _points(
 def _ordered(points: Points) -> list[list[int]]:
     """The points of each layer from left to right: near the middle of their neighbours, with the fewest crossings found."""
     rows: list[list[int]] = [[] for _ in range(max(points.layer, default=-1) + 1)]
-    # A line starts beside the box that it starts from: in the order of the program it stays right of what it passes.
+    # A line starts beside its box: in program order it stays to the right of the boxes that it passes.
     for point, layer in enumerate(points.layer):
         rows[layer].append(point)
     best, fewest = [[*row] for row in rows], _crossings(points, rows)
@@ -272,7 +272,7 @@ def _crossings(points: Points, rows: Sequence[Sequence[int]]) -> int:
 def _arrivals(
     boxes: Sequence[Box], x: Sequence[float], paths: dict[tuple[int, int], list[int]]
 ) -> dict[tuple[int, int], float]:
-    """Where each line ends on its box: straight below where it comes from if it can, in the order of these places."""
+    """Where each line ends on its box: straight below its origin if possible, in the order of their origins."""
     found = {}
     ends = grouped((pair[1], (x[path[-2]], pair)) for pair, path in paths.items())
     for box, lines in ends.items():

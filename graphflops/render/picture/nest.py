@@ -1,7 +1,7 @@
 """What a picture shows, before it has positions: boxes with the figures of the calls in them, and the lines between.
 
-Calls stand by the modules they are made in, as they are folded: sheets within sheets, equal modules in a row as one box.
-What two programs differ in, and where a run differs from its analysis, are statuses of the nodes of one graph.
+Calls are in boxes of their modules, as `Fold` groups them: sheets within sheets, and one box for equal modules in a row.
+Differences between two programs, or between a run and its analysis, are statuses of the nodes of one graph.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Item(Struct):
     """One box."""
 
     label: str
-    # The attributes of its node in the graph; figures of all `count` equal parts together.
+    # The attributes of its node in the graph; figures are sums over all `count` equal parts.
     facts: Mapping[str, Any]
     what: str = ""  # beside its label, the type of a module, or the module of a call
-    times: int = 1  # how often what the box stands in is repeated
+    times: int = 1  # how often the part around the box is repeated
     inside: Sheet | None = None  # what it holds when it is opened
 
     @property
@@ -63,7 +63,7 @@ def shown(graph: networkx.MultiDiGraph) -> list[Any]:
     order = {name: place for place, name in enumerate(graph)}
     try:
         names = list(networkx.lexicographical_topological_sort(graph, key=order.__getitem__))
-    except networkx.NetworkXUnfeasible:  # folded modules may lead to one another: lines go up, then
+    except networkx.NetworkXUnfeasible:  # folded modules may depend on each other; then lines go up
         names = list(graph)
     idle: set[Any] = set()
     for name in reversed(names):
@@ -91,7 +91,7 @@ def flat(graph: networkx.MultiDiGraph) -> Sheet:
 
 
 def together(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The figures of several nodes as those of one; where one of them is unknown, they are at least that."""
+    """The figures of several nodes added up; a lower bound where one of them is unknown."""
     every = list(parts)
     found = marks(every)
     known = {"exact"}
@@ -108,8 +108,8 @@ def together(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-MOST = 200  # boxes of one sheet; more are put into boxes of consecutive ones
-# Boxes of a sheet from which on calls without FLOPs are put together, so many at least.
+MOST = 200  # boxes of one sheet; if there are more, boxes of consecutive ones are made
+# From so many boxes of a sheet on, calls without FLOPs are joined, if there are at least so many.
 _READABLE, _FEW = (25, 4)
 
 
@@ -128,7 +128,7 @@ class _Nest:
         self.labels: dict[Part, str] = {}  # of parts that are put together here
         self.uses: dict[str, list[tuple[str, Mapping[str, Any]]]] = {name: [] for name in names}
         self.users: dict[str, list[tuple[str, Mapping[str, Any]]]] = {name: [] for name in names}
-        held = set()  # weights, which the first call that reads them holds
+        held = set()  # weights; each is part of the first call that reads it
         for source, target, facts in graph.edges(data=True):
             if source in self.facts and target in self.facts:
                 self.uses[target].append((source, facts))
@@ -139,7 +139,7 @@ class _Nest:
                 own["parameters"] = own.get("parameters", 0) + graph.nodes[source].get("parameters", 0)
 
     def boxes(self, part: Part) -> list[Part]:
-        """What a part holds, the calls of the module itself one by one; of many, some are put together."""
+        """The parts in a part, with the module's own calls one by one; some are joined if there are many."""
         inside = self.fold.within(part)
         groups = [[inner] for inner in inside]
         for at, inner in enumerate(inside):
@@ -157,7 +157,7 @@ class _Nest:
         return parts
 
     def label(self, part: Part, times: int) -> str:
-        """The name of a part in the module around it, which stands for `times` equal ones."""
+        """The name of a part in its module, for `times` equal ones."""
         if part in self.labels:
             return self.labels[part]
         calls = _share(part, 0, times)
@@ -168,7 +168,7 @@ class _Nest:
         return ", ".join(map(numbered, grouped((unnumbered(name), name) for name in names).values()))
 
     def gathered(self, around: Part, calls: list[Part]) -> list[Part]:
-        """Single calls, connected ones without FLOPs in a row as one: what computes a mask, or positions."""
+        """Single calls, where connected ones without FLOPs in a row are joined: those that compute a mask, or positions."""
         found: list[Part] = []
         for is_free, row in groupby(calls, lambda part: self.is_free(part.turns[0].calls[0])):
             of = {part.turns[0].calls[0]: part for part in row}
@@ -189,7 +189,7 @@ class _Nest:
         return facts.get("kind") == "call" and facts.get("flops") == 0 and facts.get("exact") == "exact"
 
     def joined(self, around: Part, parts: list[Part], label: str) -> Part:
-        """Several parts of one as a part of their own."""
+        """Several parts of a part joined as one."""
         times = len(around.turns)
         calls = ([call for part in parts for call in _share(part, turn, times)] for turn in range(times))
         made = Part(around.level, False, [Turn(each) for each in calls], parts)
@@ -197,7 +197,7 @@ class _Nest:
         return made
 
     def sheet(self, around: Part, parts: list[Part]) -> Sheet:
-        """The parts of the first turn of a part, with what comes in from outside before and what goes out after them."""
+        """The parts of a part's first turn, after what comes in from outside and before what goes out."""
         sheet, times = Sheet(), len(around.turns)
         path = self.fold.path[around.turns[0].calls[0]][: around.level] if parts else ()
         of = {call: place for place, part in enumerate(parts) for call in _share(part, 0, times)}
@@ -224,13 +224,13 @@ class _Nest:
         return sheet
 
     def named(self, call: str, around: Sequence[str]) -> str:
-        """A call outside of a sheet by its module, or by itself where it is of a module around the sheet."""
+        """The name of a call outside of a sheet: its module's, or its own if its module is around the sheet."""
         path = self.fold.path[call]
         alike = equal_at_start(path, around)
         return ".".join(path[: alike + 1]) if len(path) > alike else str(self.facts[call].get("label", call))
 
     def item(self, part: Part, times: int) -> Item:
-        """A call, or modules; those that hold one thing share a box with it."""
+        """The box of a call or of modules; modules that hold only one part share its box."""
         labels, turns = [self.label(part, times)], times
         if part.is_own:
             return Item(labels[0], self.facts[part.turns[0].calls[0]], "", times)
@@ -255,7 +255,7 @@ class _Nest:
 
 
 def _share(part: Part, turn: int, times: int) -> list[str]:
-    """The calls of a part that are in one of the turns of what it is in."""
+    """The calls of a part that belong to one turn of the part around it."""
     count = len(part.turns) // times
     return [call for own in part.turns[turn * count : (turn + 1) * count] for call in own.calls]
 

@@ -1,7 +1,7 @@
 """A graph as an SVG picture, and as a page: boxes in layers from input to output, larger and darker the more they cost.
 
-What stands in a box: its lines of text, how large the text makes it, and how much of the whole it costs. On the page,
-one HTML file without network, modules open into their calls.
+A box shows lines of text, which determine its size, and its share of the cost. The page is one HTML file without network,
+where modules open into their calls.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ MARKS = {
 _FIRST, _SMALL = 12.5, 10.5  # sizes of the text of a label, of all other text
 _LETTERS = 40  # of a label
 LINE = 15.0
-_GROWTH = 44.0  # height that the whole cost would add to a box; its root, so that a tenth is seen
-# Widths of characters by unit of size, of the widest common font: DejaVu Sans. Small letters and digits: 0.64.
+_GROWTH = 44.0  # height that the whole cost adds to a box; a share adds its root, so that a tenth is visible
+# Widths of characters as shares of the font's size, in the widest common font, DejaVu Sans. Others, such as small letters
+# and digits: 0.64.
 _WIDTHS = {
     **dict.fromkeys("ijl|'!,.:;I ", 0.33),
     **dict.fromkeys('frt()[]-/"', 0.41),
@@ -50,7 +51,7 @@ _WIDTHS = {
 
 
 class Face(Record, frozen=True):
-    """What a box shows. share: of the whole, from 0 to 1. out: beside the line that leaves it. about: all its facts."""
+    """What a box shows. share: of the cost, from 0 to 1. out: text beside the line that leaves it. about: all its facts."""
 
     lines: tuple[str, ...]
     share: float
@@ -75,7 +76,7 @@ class Face(Record, frozen=True):
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
-    """The width of a text at most."""
+    """The largest width that a text may have."""
     wide = sum(
         _WIDTHS.get(c, 0.64 if c.islower() or c.isdigit() else 0.76 if c < "⺀" else 1.05) for c in text
     )
@@ -124,7 +125,7 @@ def figure(facts: Mapping[str, Any], by: By) -> str:
 
 
 def quantity(value: float, name: str) -> str:
-    """An amount of what is named, without its unit where that is FLOPs or a count."""
+    """An amount of a quantity by its name, without a unit for FLOPs and counts."""
     if name == "time":
         return seconds(value)
     return (memory if name in ("bytes", "memory") else number)(round(value))
@@ -170,7 +171,7 @@ def _about(item: Item, leaving: Collection[Mapping[str, Any]]) -> tuple[str, ...
 
 
 _MARGIN = 16.0
-# How much of its colour shows in a box that costs all, in one that costs anything.
+# Opacity of a box's colour if it costs everything, and the least if it costs anything.
 _HOTTEST, _LEAST_HEAT = (0.62, 0.05)
 # Arrow heads, and the hatching of what is unknown.
 DEFINITIONS = (
@@ -205,7 +206,7 @@ def style() -> str:
 
 
 def whole(graph: networkx.MultiDiGraph, by: By) -> float:
-    """The cost of the program that a graph is of, or of the graph: an integer as large as it is."""
+    """The cost of a graph's program, else of the graph itself; integers are exact."""
     nodes = (facts for _, facts in graph.nodes(data=True))
     costs = [facts.get(by) or 0 for facts in nodes if facts.get("kind") in ("call", "module")]
     found: float = graph.graph.get(f"total_{by}") or (max(costs, default=0) if by == "memory" else sum(costs))
@@ -217,7 +218,7 @@ def markup(
 ) -> tuple[str, float, float]:
     """Boxes and lines as SVG elements, and the size of the picture. opens: the name of the sheet that a box holds.
 
-    A box says its size and what it holds, and a line what it joins, for the page that opens boxes.
+    For the page that opens boxes, a box names its size and its sheet, and a line the boxes that it joins.
     """
     shown = faces(sheet, by, total)
     boxes = [each.box for each in shown]
@@ -256,7 +257,7 @@ def _line(pair: tuple[int, int], route: Route, values: Iterable[Mapping[str, Any
 
 
 def _box(shown: Face, box: Box, place: tuple[float, float], opens: str) -> str:
-    """A box around the middle of its top, so that it grows down and aside when it is opened."""
+    """A box, drawn around the middle of its top so that it grows down and sideways when it opens."""
     left, width, height = -box.width / 2, box.width, box.height
     corner = 13 if shown.kind == "port" else 5
     size = f'x="{left:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{corner}"'

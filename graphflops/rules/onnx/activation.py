@@ -189,7 +189,7 @@ def gelu(x: TensorType, *, approximate: str = "none") -> Estimate:
 
 @rule("onnx.Swish")
 def swish(x: TensorType, *, alpha: float = 1.0) -> Estimate:
-    """A product with the sigmoid, whose operand is scaled where alpha is not one."""
+    """A product with the sigmoid, whose operand is scaled if alpha is not one."""
     return pointwise(WORK["silu"].more(alpha != 1), x)
 
 

@@ -65,7 +65,7 @@ def per_score(problem: Attention, *masks: TensorType | None) -> Estimate:
 class Cache(NamedTuple):
     """A state of keys or values: `fresh` rows join those of `past` into `keys` rows."""
 
-    past: TensorType | None  # (..., rows held, width), more rows than are filled in a buffer; None at first
+    past: TensorType | None  # (..., rows, width); a buffer has more rows than are filled; None at first
     fresh: TensorType
     keys: Dim
     shared: bool = False
@@ -224,7 +224,7 @@ SOFTCAP = 2  # divide, multiply; and a hyperbolic tangent
 def attention(of: Operands) -> Estimate:
     """Two products per score; a causal query sees the past and the keys up to its own position.
 
-    Where only data say how much of a cache is filled, it is taken to be all of it.
+    If only data show how much of a cache is filled, all of it is assumed to be.
     """
     q = _split(of.query, of.q_num_heads)
     pairs = ((of.past_key, of.key), (of.past_value, of.value))
@@ -280,7 +280,7 @@ def flex_attention(of: Operands) -> Estimate:
 
 
 def _split(x: TensorType, heads: int | None) -> TensorType:
-    """The operand as (batch, heads, rows, width); one of three axes holds its heads side by side."""
+    """The operand as (batch, heads, rows, width); an operand of three axes has its heads side by side."""
     if x.rank == 4:
         return x
     require(bool(heads), f"how many heads {x} holds is not said")
@@ -306,9 +306,9 @@ def _fitting(mask: TensorType | None, queries: Dim, keys: Dim) -> TensorType | N
 
 @rule("onnx.RotaryEmbedding", kind="elementwise").takes("x cos_cache sin_cache position_ids?")
 def rotary_embedding(of: Operands, *, num_heads: int = 0, rotary_embedding_dim: int = 0) -> Estimate:
-    """Two products and a sum per rotated element; of the caches, the rows of the positions given are read.
+    """Two products and a sum per rotated element; the caches' rows at the given positions are read.
 
-    A single position is that of the first row; several per row are each for a section of the channels.
+    A single position is that of the first row; if there are several per row, each is for a section of the channels.
     """
     x, rows, places, width = of.x, of.cos_cache, of.position_ids, rotary_embedding_dim
     apart = _split(x, num_heads) if num_heads or x.rank == 4 else x

@@ -55,7 +55,7 @@ def _picked(condition: Expr | None, a: Value, b: Value, place: int) -> Value:
                 return out
             return filled(out, lambda at: chosen(condition, first[at], second[at]))
         taken = set[bool]()
-        # the condition's value at sizes none of which is 0 or 1, if that is the same at all of them
+        # The condition's value at sizes other than 0 and 1, if it is the same at all of them.
         if condition is not None:
             names = sorted(condition.symbols)
             tried = [dict.fromkeys(names, size) for size in _TRIED]

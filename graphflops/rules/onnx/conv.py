@@ -38,7 +38,7 @@ def per_axis(given: Ints, spatial: int, default: int = 1) -> Ints:
 
 
 def ends(pads: Ints, spatial: int) -> list[tuple[int, int]]:
-    """Padding before and behind each axis; `pads` lists all beginnings, then all ends."""
+    """Padding before and after each axis; `pads` lists all beginnings, then all ends."""
     require(len(pads) in (0, 2 * spatial), f"{len(pads)} pads for {spatial} spatial axes")
     require(min(pads, default=0) >= 0, f"pads {pads} must not be negative")
     return list(zip(pads[:spatial], pads[spatial:], strict=True)) or [(0, 0)] * spatial
@@ -53,7 +53,7 @@ def moves(
     auto_pad: str = "NOTSET",
     **others: object,
 ) -> tuple[Ints, Ints, list[tuple[int, int]] | None]:
-    """Strides, dilations and padding of a window, None for what keeps sizes; what else a pool says plays no part.
+    """Strides, dilations and padding of a window, None for padding that keeps sizes; other attributes are ignored.
 
     Raises ShapeError if the window is invalid.
     """
@@ -99,7 +99,7 @@ def convolution(of: Operands, *, group: int = 1, kernel_shape: Ints = (), **geom
 
 
 def require_one_padding(auto_pad: str = "NOTSET", pads: Ints = (), **others: object) -> None:
-    """Raises ShapeError where a convolution says twice how it is padded."""
+    """Raises ShapeError if a convolution specifies its padding twice."""
     require(
         auto_pad in ("NOTSET", "") or not pads,
         f"a convolution padded by auto_pad {auto_pad} has no pads {pads}",

@@ -111,7 +111,7 @@ def rank_of(given: Numbers, what: str) -> int:
 
 
 def asked(given: Numbers, name: str, what: str) -> tuple[Dim, ...]:
-    """The sizes that a shape operand asks for; where these are unknown, one named after each axis of the result."""
+    """The sizes that a shape operand requests; if they are unknown, a named size for each axis of the result."""
     known = sizes(given)
     return tuple(unknown(name, place) for place in range(rank_of(given, what))) if known is None else known
 
@@ -138,7 +138,7 @@ def fused(
 
 
 def work(vector: Dim, transcendentals: Dim = 0) -> Estimate:
-    """An estimate of arithmetic alone, as one part of a fused operator."""
+    """An estimate of arithmetic only, as part of a fused operator."""
     return Estimate(vector_flops=vector, transcendentals=transcendentals)
 
 
@@ -153,7 +153,7 @@ def arithmetic(x: TensorType) -> DType:
 
 
 def require_scales(own: Sequence[Dim], *scales: TensorType | None) -> None:
-    """Raises ShapeError for a scale or zero point that is neither one number, nor of that shape, nor a vector for it."""
+    """Raises ShapeError for a scale or zero point that is neither a scalar, nor of that shape, nor a vector for it."""
     for scale in filter(None, scales):
         whole = scale.rank == len(own) and not any(map(differ, scale.shape, own))
         vector = scale.rank < 2 and not all(differ(scale.numel, size) for size in (1, *own[-2:]))

@@ -30,19 +30,19 @@ _COMBINED: dict[str, Callable[[values.Number, values.Number], values.Number]] = 
     "min": values.smallest,
 }
 
-# From an index of what is returned or written to one of the whole.
+# From an index of what is returned or written to an index of the whole.
 Address = Callable[[values.Place], Sequence[int]]
 
 
 def along(x: TensorType, known: values.Known, place: int) -> Address:
-    """Where elements lie whose position along one axis is known, each by an index of its own."""
+    """The places of elements whose position along one axis is known, each by its own index."""
     return lambda at: (*at[:place], values.wrapped(known[at], x.shape[place]), *at[place + 1 :])
 
 
 def named_by(x: TensorType, known: values.Known, lead: int, deep: int, batch: int = 0) -> Address:
-    """Where elements lie of slices that index vectors name, which hold `deep` positions behind the axes of the batch.
+    """The places of slices that index vectors name, which hold `deep` positions after the axes of the batch.
 
-    lead: the axes of the indices before those of a vector.
+    lead: the number of the indices' axes before those of a vector.
     """
 
     def address(at: values.Place) -> values.Place:
@@ -61,7 +61,7 @@ def _gathered(
     shape: Sequence[Dim],
     address: Callable[[values.Known], Address],
 ) -> Estimate:
-    """As many elements read as are returned, with their contents where those of the indices are known."""
+    """Reads as many elements as are returned; contents follow if those of the indices are known."""
     known, out = values.known_contents(indices), x.like(shape)
     return picked(out if known is None else values.moved(x, out, address(known)), indices)
 
@@ -99,7 +99,7 @@ def _indexed(x: TensorType, indices: TensorType, axis: int) -> int:
 
 @rule("onnx.GatherND", "com.microsoft.GatherND")
 def gather_nd(x: TensorType, indices: TensorType, *, batch_dims: int = 0) -> Estimate:
-    """One slice per index vector; a vector holds positions along the leading axes behind the batch."""
+    """One slice per index vector; a vector holds positions along the leading axes after the batch."""
     deep = _depth(x, indices, batch_dims)
     shape = (*indices.shape[:-1], *x.shape[batch_dims + deep :])
     return _gathered(x, indices, shape, lambda known: named_by(x, known, indices.rank - 1, deep, batch_dims))
@@ -123,7 +123,7 @@ def _depth(x: TensorType, indices: TensorType, batch_dims: int = 0) -> int:
 def scatter_elements(
     x: TensorType, indices: TensorType, updates: TensorType, *, axis: int = 0, reduction: str = "none"
 ) -> Estimate:
-    """One element written per index along an axis, combined with what is there where a reduction is named."""
+    """One element written per index along an axis, combined with its old value if a reduction is named."""
     place = _indexed(x, indices, axis)
     return _scattered(x, indices, updates, reduction, lambda known: along(x, known, place))
 
@@ -190,7 +190,7 @@ def split_by(
     num_outputs: int | None = None,
     outputs: Outputs = (),
 ) -> Estimate:
-    """Pieces of the given sizes, else equal ones of which the last may be shorter."""
+    """Pieces of the given sizes, or equal pieces of which the last may be shorter."""
     place, count = place_of(axis, x.rank), len(outputs) if num_outputs is None else num_outputs
     require(len(outputs) in (0, count), f"{count} pieces are asked for, but {len(outputs)} named")
     parts = pieces(x, place, split_lengths(x.shape[place], split, count))
@@ -283,7 +283,7 @@ def pad(
     mode: str = "constant",
     paddings: Sequence[int] | None = None,
 ) -> Estimate:
-    """A copy with a border: widths before every axis, then behind; a negative width crops."""
+    """A copy with a border: widths before every axis, then after; a negative width crops."""
     places = chosen_axes(axes, x.rank)
     widths = sizes(pads if paddings is None else paddings)
     if places is None or widths is None:

@@ -55,7 +55,7 @@ def before(count: Dim, formula: Dim, turn: str) -> Dim:
     more = count - symbol(sizes[0]) if len(sizes) == 1 else None
     if not isinstance(more, int) or not isinstance(formula, Expr) or turn not in formula.symbols:
         return formula
-    name = f"{turn}_left"  # the turns that come behind it
+    name = f"{turn}_left"  # the number of later iterations
     try:
         within = formula.substitute({sizes[0]: symbol(turn) + 1 + symbol(name) - more})
         return within.substitute({name: count - 1 - symbol(turn)}) if isinstance(within, Expr) else within
@@ -64,9 +64,9 @@ def before(count: Dim, formula: Dim, turn: str) -> Dim:
 
 
 def growth(formula: Dim, turn: str, count: Dim) -> Dim | None:
-    """By how much the sum of a formula over turns 0, 1, ... `count` - 1 exceeds `count` times its value at turn 0.
+    """By how much the sum of a formula over iterations 0, 1, ... `count` - 1 exceeds `count` times its value at iteration 0.
 
-    None where the formula is no polynomial of the turn, or one that may fall.
+    None if the formula is no polynomial of the iteration, or one that may fall.
     """
     row = [at_turn(formula, turn, index) for index in range(_DEGREE + 3)]
     first: list[Dim] = []  # the differences of all orders at turn 0, while they are not zero: Newton's form
@@ -82,7 +82,7 @@ def growth(formula: Dim, turn: str, count: Dim) -> Dim | None:
 
 
 def _ways(count: Dim, weights: Iterable[tuple[int, Dim]]) -> Dim:
-    """Sum of weights, each as often as so many of `count` things can be taken; over one denominator, to divide out."""
+    """The sum of weights, each times the number of ways to choose `taken` of `count` things; with one denominator."""
     whole = math.factorial(_DEGREE + 1)
     shares = ((taken, each * (whole // math.factorial(taken))) for taken, each in weights)
     return floor_div(
@@ -91,9 +91,9 @@ def _ways(count: Dim, weights: Iterable[tuple[int, Dim]]) -> Dim:
 
 
 def turns_while(condition: Dim | None, turn: str) -> Dim | None:
-    """How many turns are made when another follows as long as all of some comparisons, made at the end of each, hold.
+    """How many iterations run if another one follows as long as all of some comparisons hold at the end of each.
 
-    None where one of them is no comparison whose sides draw nearer by the same amount in each turn.
+    None if one of them is no comparison whose sides approach each other by the same amount in each iteration.
     """
     if not isinstance(condition, Expr) or len(condition.terms) != 1:
         return None
@@ -121,7 +121,7 @@ def _turns_while(comparison: Atom, turn: str) -> Dim | None:
 
 State = tuple[Value, ...]
 _ROUNDS = 4  # attempts at finding what each iteration adds
-_UNROLLED = (32, 8, 2)  # iterations run one by one: of a loop, of a loop within a loop, and so on
+_UNROLLED = (32, 8, 2)  # iterations that run one by one: of a loop, of a loop within a loop, and so on
 _MOST_RUNS = 500  # of bodies, in one loop and those within it; past that neither formulas nor single iterations are tried
 
 _level: ContextVar[int] = ContextVar("level", default=0)

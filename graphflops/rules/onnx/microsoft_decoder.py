@@ -161,10 +161,10 @@ def reshaped_scores(problem: Attention, softcap: float, sink: bool) -> Estimate:
     "causal=1 do_rotary=0 local_window_size=-1 softcap=0.0 smooth_softmax=-1 sliding_window_cache=0"
 )
 def group_query_attention(of: Operands, *, outputs: Outputs = (True,), **others: object) -> Estimate:
-    """The two products over all keys so far, every sequence taken to have the greatest length.
+    """The two products over all keys so far; every sequence is assumed to have the greatest length.
 
-    That length is the value of `total_sequence_length`; where it is not known, the past and the new rows. A cache
-    that is long enough is a buffer, of which only the new rows are written.
+    That length is the value of `total_sequence_length`, or if this is not known, the past and the new rows. A cache
+    that is long enough is a buffer, to which only the new rows are written.
     """
     q, k, v = attention.separated(of.query, of.key, of.value, of.num_heads, of.kv_num_heads)
     keys = keys_in_all(of.past_key, k.shape[-2], of.total_sequence_length, of.sliding_window_cache != 0)

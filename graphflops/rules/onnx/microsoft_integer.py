@@ -1,4 +1,4 @@
-"""onnxruntime's products: of 8-bit integers, alone and inside attention and recurrences, and fused ones of full width.
+"""onnxruntime's products of 8-bit integers, alone and inside attention and recurrences, and its full-width fused products.
 
 Zero points are subtracted from every operand element once; a floating-point result is converted and scaled.
 """
@@ -37,7 +37,7 @@ def zeroed(*pairs: tuple[TensorType, TensorType | None]) -> tuple[TensorType, ..
 
 
 def require_features(of: Operands) -> None:
-    """Raises ShapeError for scales and a bias that are not those of the results' features."""
+    """Raises ShapeError for scales and a bias that do not fit the results' features."""
     features = of.b.shape[-1]
     require_scales((*of.b.shape[:-2], 1, features), of.b_scale, of.b_zero_point)
     if of.bias is not None:

@@ -1,10 +1,10 @@
 """onnxruntime's mixtures of experts: every token goes through the `k` experts that its router rates highest.
 
-FLOPs are those of the chosen experts only; weights are read of at most as many experts as tokens can choose.
+FLOPs are those of the chosen experts only; weights are read for as many experts as tokens can choose at most.
 Dequantizing is counted once for each weight that is read.
 
-Beside them products with weights of few bits, and gathers from tables of few bits. Products are computed in the type of the
-activations; every weight is converted to it once, and is read at its packed width.
+The file also has products with weights of few bits, and gathers from tables of few bits. Products are computed in the type
+of the activations; every weight is converted to it once, and is read at its packed width.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class ExpertLayer(NamedTuple):
 
 
 def gate(of: Operands, apart: bool) -> Work:
-    """Work per hidden element of the activation between two layers; `apart`: times the result of a third layer.
+    """Work per hidden element of the activation between two layers. apart: whether a third layer's result is multiplied in.
 
-    Swiglu has that product in itself, and also scales, shifts and clamps where its attributes say so.
+    Swiglu contains that product, and also scales, shifts and clamps if its attributes say so.
     """
     row = activation_named(of.activation_type)
     if of.activation_type != "swiglu":
@@ -79,7 +79,7 @@ def mixture(of: Operands, layers: tuple[ExpertLayer, ...], *more: TensorType | N
         work(DEQUANTIZE * touched * sum(packed)),
     )
     held = [tensor for layer in layers for tensor in (layer.weights, layer.bias, *layer.parameters) if tensor]
-    # of those with an axis of experts so many, others whole
+    # tensors with an axis of experts are read in part, others whole
     of_experts = [y.rank > 0 and same(y.shape[0], experts) for y in held]
     reads = (y.like((touched, *y.shape[1:])) if of else y for y, of in zip(held, of_experts, strict=True))
     return fused((x.like(),), *parts, reads=(x, router, *reads, *more))
@@ -245,7 +245,7 @@ def matmul_nbits_qkv(of: Operands, *, K: int, Nq: int, Nkv: int) -> Estimate:
 def gather_block_quantized(of: Operands, *, bits: int = 4, gather_axis: int = 0) -> Estimate:
     """The rows returned, read at their packed width with their scales, and dequantized.
 
-    Bytes hold several values where `bits` says so; zero points that are not given are then the middle of the range.
+    If `bits` says so, a byte holds several values; zero points that are not given are then the middle of the range.
     """
     data, scales = of.data, of.scales
     place = axis_of(gather_axis, data.rank)

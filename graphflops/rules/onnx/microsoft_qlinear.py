@@ -2,10 +2,10 @@
 
 Conversions to few bits and back are vector FLOPs. A product of 8-bit integers, signed or not, is recorded as int8; zero
 points are subtracted from every operand element, and every result is scaled to its own range. An operator on quantized
-tensors is the one on floats between conversions: three operations per operand element (two without a zero point), six per
-result (five without a zero point).
+tensors costs what the operator on floats costs, plus the conversions around it: three operations per operand element (two
+without a zero point), six per result (five without a zero point).
 
-Channels stand at the end (`Nhwc...`, and all of `com.ms.internal.nhwc`) or in blocks (`com.microsoft.nchwc`); weights
+Channels are last (`Nhwc...`, and all of `com.ms.internal.nhwc`) or in blocks (`com.microsoft.nchwc`); weights
 keep ONNX's order, but those of `NhwcConv` need not.
 """
 
@@ -63,7 +63,7 @@ def moved(estimate: Estimate) -> Estimate:
 
 
 def either_way(price: Callable[[TensorType], Estimate], x: TensorType, channels_last: int) -> Estimate:
-    """The price of an operand whose channels stand after the batch or at the end, as those of the result then do."""
+    """The price of an operand whose channels come after the batch or last; those of the result are in the same place."""
     return moved(price(channels_first(x))) if channels_last else price(x)
 
 
@@ -262,7 +262,7 @@ rule("com.microsoft.QLinearMul").derived(binary, function="mul")
 
 
 class Between(Derived):
-    """The rule of a function of one quantized tensor, of the rule of the function on floats."""
+    """The rule of a function of one quantized tensor, made from the rule of the function on floats."""
 
     def __init__(self, of_floats: Callable[..., Estimate], **given: Any) -> None:
         super().__init__(of_floats, order="x x_scale x_zero_point y_scale y_zero_point", **given)

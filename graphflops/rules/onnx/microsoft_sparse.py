@@ -1,8 +1,8 @@
 """onnxruntime's attention to selected keys, by a window and global tokens or by an indexer, and over packed rows.
 
-Packed rows are all sequences one after another, (tokens, heads * width), which attend within their own sequence. Where the
-contents of the offsets are known the work is the sum over the sequences; where they are not known, every row is taken to
-meet as many keys as the longest sequence may have.
+Packed rows are all sequences one after another, (tokens, heads * width); each attends within its own sequence. If the
+contents of the offsets are known, the work is the sum over the sequences; if they are not, every row is assumed to meet as
+many keys as the longest sequence may have.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def paged_attention(of: Operands) -> Estimate:
     left, right = of.local_window_size - 1 if of.local_window_size > 0 else None, 0 if of.is_causal else None
     problem = pack(queries, k, v.like((tokens, *values)), offsets, held, room, left=left, right=right)
     parts = (*prepared(of, q, k), reshaped_scores(problem, of.softcap, of.head_sink is not None))
-    # all that the table has room for where only data can tell how many rows there are
+    # All rows that the table has room for, if only data show how many there are.
     rows = sum(lengths(held) or [of.block_table.shape[0] * room])
     reads = of.but("key_cache value_cache cos_cache sin_cache q_norm_weight k_norm_weight attention_metadata")
     out = of.query.like((tokens, of.num_heads * problem.value.shape[-1]))
@@ -162,7 +162,7 @@ def qordered_longformer_attention(of: Operands, *, num_heads: int, window: int) 
     "local_window_size=-1"
 )
 def dynamic_sparse_attention(of: Operands, *, outputs: Outputs = (True,)) -> Estimate:
-    """Every row meets as many keys as may be selected for it, and in one mode those of its window too."""
+    """Every row meets as many keys as may be selected for it, and in one mode also those of its window."""
     q, k, v = separated(of.query, of.key, of.value, of.num_heads, of.kv_num_heads)
     keys = keys_in_all(of.past_key, k.shape[-2], of.total_sequence_length, evicting=False)
     local = dim_min(of.local_window_size, keys) if of.attention_mode == "local_plus_selected" else 0

@@ -60,7 +60,7 @@ rule("com.microsoft.Inverse", kind="linear_algebra").derived(
 
 @rule("com.microsoft.CDist", kind="distance")
 def cdist(a: TensorType, b: TensorType, *, metric: str = "sqeuclidean") -> Estimate:
-    """|a|^2 - 2ab + |b|^2, never below 0, as the kernel computes it; a root follows where the distance is not squared."""
+    """|a|^2 - 2ab + |b|^2, at least 0, as the kernel computes it; a root follows unless the distance is squared."""
     found = euclidean_dist(a, b)
     return replace(found, transcendentals=0) if metric == "sqeuclidean" else found
 

@@ -29,7 +29,7 @@ Strings = tuple[str, ...]
 FLOAT_BYTES = 4
 # Operations and functions per score.
 TRANSFORMS = {"SOFTMAX": (SOFTMAX, 1), "SOFTMAX_ZERO": (SOFTMAX + 1, 1), "LOGISTIC": (0, 1), "PROBIT": (4, 2)}
-# Of a kernel, what follows the dot product: operations and functions; that of distances takes three per feature.
+# Operations and functions of a kernel after the dot product; a kernel of distances takes three operations per feature.
 KERNELS = {"LINEAR": (0, 0), "POLY": (2, 1), "SIGMOID": (2, 1), "RBF": (1, 1)}
 DISTANCE = 3
 
@@ -43,7 +43,7 @@ def rows_and_features(x: TensorType) -> tuple[Dim, Dim]:
 def scored(
     of: Operands, columns: Dim, *parts: Estimate, reads: Touched, transform: str = "", dtype: DType = FLOAT32
 ) -> Estimate:
-    """The scores of every sample, so many, after their parts; of a classifier the sample's class stands before them."""
+    """The `columns` scores of every sample, after their parts; for a classifier, the sample's class comes before them."""
     scores = of.x.like((rows_and_features(of.x)[0], columns), dtype)
     names = of.attributes.get("classlabels_strings")
     labels = () if names is None else (of.x.like(scores.shape[:1], STRING if names else INT64),)
@@ -115,7 +115,7 @@ def svm_regressor(of: Operands) -> Estimate:
 def svm_classifier(of: Operands) -> Estimate:
     """Kernels with all support vectors, summed for every pair of classes, which vote; or one product per class.
 
-    Scores are per class where there are probabilities, else per pair of classes, of which two have both signs.
+    Scores are per class if there are probabilities, else per pair of classes; two classes have scores of both signs.
     """
     rows, vectors = rows_and_features(of.x)[0], sum(of.vectors_per_class)
     labels = len(of.classlabels_ints or of.classlabels_strings)
@@ -224,7 +224,7 @@ TRANSFORM_NAMES = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 
 def descended(x: TensorType, depth: int, trees: int, nodes: int, votes: int) -> Estimate:
-    """The work of descending all trees, of so many nodes, whose longest paths sum up to `depth`, and the votes per leaf."""
+    """The work of descending trees with `nodes` nodes, whose longest paths sum up to `depth`, and the votes per leaf."""
     rows, _ = rows_and_features(x)
     visited = dim_min(nodes, rows * depth)
     return Estimate(vector_flops=rows * (depth + trees * votes), reads=(x, NODE_BYTES * visited))

@@ -50,7 +50,7 @@ def cast(x: TensorType | UnknownType, *, to: int | str) -> Estimate:
 
 @rule("onnx.CastLike", rankless=("x",))
 def cast_like(x: TensorType | UnknownType, target_type: TensorType) -> Estimate:
-    """As `Cast` to the type of the second operand, whose data is not read."""
+    """Like `Cast` to the type of the second operand, whose data is not read."""
     return converted(x, target_type.dtype)
 
 

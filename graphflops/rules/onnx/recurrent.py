@@ -1,6 +1,6 @@
 """Layers that carry a state along the rows: recurrent ones, linear attention, short causal convolutions.
 
-A recurrent layer runs in one or both directions, its gates' matrices stacked, peepholes and all; of onnxruntime also with
+A recurrent layer runs in one or both directions, with stacked gate matrices and peepholes; in onnxruntime it may also have
 quantized weights or an attention mechanism. Linear attention is counted row by row, though kernels may compute it in chunks.
 """
 
@@ -50,11 +50,11 @@ def dynamic_quantize_lstm(of: Operands, **attributes: Any) -> Estimate:
 def attn_lstm(of: Operands, **attributes: Any) -> Estimate:
     """An LSTM whose input at every step is joined with a context: the previous state's attention to a memory.
 
-    Keys are made of the memory once. A step makes a query of the state, adds it to every key, takes a tanh and a
+    Keys are computed from the memory once. A step computes a query from the state, adds it to every key, takes a tanh and a
     product with a vector for the score, and sums the memory by softmax; a last product may make the context narrower.
     """
     x, *own = (*of,)[:-6]
-    joined = x.like((*x.shape[:2], of.w.shape[-1]))  # the context is a part of the input
+    joined = x.like((*x.shape[:2], of.w.shape[-1]))  # the context is part of the input
     estimate = lstm(joined, *own, **attributes)
     query, weight, memory, narrowing = of.named("query_weight memory_weight memory narrowing")
     if None not in (query, weight, memory):  # all directions over all steps of (steps, batch, features)
@@ -246,7 +246,7 @@ def packed_causal_convolution(of: Operands) -> Estimate:
 
 @rule("com.microsoft.EngramGate").takes("key query value key_scale query_scale value_scale?")
 def engram_gate(of: Operands) -> Estimate:
-    """Root mean square norms of keys and queries, a dot product, a gate made of its root, and the gated value."""
+    """Root mean square norms of keys and queries, a dot product, a gate computed from its root, and the gated value."""
     rows = prod(of.key.shape[:-1])
     normed = of.value_scale is not None
     vector = of.key.numel * (2 * NORMED + 2 + 1 + NORMED * normed) + 4 * rows

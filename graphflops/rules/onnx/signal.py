@@ -149,7 +149,7 @@ def roi_align(of: Operands) -> Estimate:
 
 @rule("onnx.MaxRoiPool")
 def max_roi_pool(x: TensorType, rois: TensorType, *, pooled_shape: tuple[int, ...]) -> Estimate:
-    """One comparison per pixel of each output's window, whose size only data can tell."""
+    """One comparison per pixel of each output's window, whose size depends on data."""
     require(len(pooled_shape) == 2, f"a picture is pooled to two sizes, not {len(pooled_shape)}")
     height, width = pooled_shape
     estimate = resample.roi_pool(x, rois, pooled_height=height, pooled_width=width)

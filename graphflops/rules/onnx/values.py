@@ -56,7 +56,7 @@ def folded(function: Callable[..., Number], out: TensorType, *operands: TensorTy
 
 
 def _holding(out: TensorType, contents: Callable[[], Contents | None]) -> TensorType:
-    """`out` with contents; unchanged where one of them is unknown, or a value that the program may never compute."""
+    """`out` with contents; unchanged if one of them is unknown, or is a value that the program may never compute."""
     try:
         return replace(out, value=contents())
     except (ArithmeticError, DimError, LookupError, ValueError):
@@ -166,7 +166,7 @@ def _sizes(*numbers: Number) -> list[Dim]:
 
 
 def _of(exact: Callable[..., Number], symbolic: Callable[..., Number]) -> Callable[..., Number]:
-    """A function of numbers: `exact` of plain ones, `symbolic` if one of them is a formula."""
+    """A function of numbers: `exact` if all are plain, `symbolic` if one is a formula."""
 
     def function(*numbers: Number) -> Number:
         plain = [x for x in numbers if not isinstance(x, Expr)]
@@ -190,7 +190,7 @@ add = _of_fractions(operator.add, lambda p, q, r, s: quotient(p * s + r * q, q *
 multiply = _of_fractions(operator.mul, lambda p, q, r, s: quotient(p * r, q * s))
 divide = _of_fractions(operator.truediv, lambda p, q, r, s: quotient(p * s, q * r))
 remainder = _of_sizes(operator.mod, mod)  # with the divisor's sign
-# With the dividend's sign; onnxruntime too computes that of integers in double precision.
+# It has the dividend's sign; onnxruntime also computes it for integers in double precision.
 remainder_of_dividend = _of_sizes(math.fmod, shapes.remainder_of_dividend)
 power = _of_sizes(math.pow, lambda a, b: call("pow", a, b))
 square_root = _of_sizes(math.sqrt, lambda a: call("sqrt", a))  # of a size need not be whole

@@ -210,7 +210,7 @@ def _job_fit(job: problems.KernelJob, kernel: KernelCount, problem: problems.Pro
         tiles.append(Tile(rows, columns, depth))
     found = _padded_fit(job, kernel, problem, tiles)
     if found is None and tile is not None:
-        # Every block of the grid computes one tile, also past the sizes; or several blocks share the depth of a tile.
+        # Every block of the grid computes one tile, even beyond the sizes; or several blocks share the depth of a tile.
         blocks = prod(kernel.grid)
         shares = range(1, blocks + 1) if "segment_k_on" in kernel.name else (1,)
         for way, share in product(job.ways, shares):

@@ -57,7 +57,7 @@ class Products(Record, frozen=True):
 
     flops: int  # of one job, a multiply-add counted as two
     jobs: tuple[KernelJob, ...]  # each runs once
-    inside: int | None = None  # FLOPs of one job of a convolution without the taps that fall on padding
+    inside: int | None = None  # FLOPs of one job of a convolution, without taps on padding
 
 
 class AttentionProblem(Record, frozen=True):

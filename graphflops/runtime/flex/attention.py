@@ -24,7 +24,7 @@ class PreparedAttention:
     """One attention, ready to run on operands of the sizes of its blocks."""
 
     blocks: MaskBlocks
-    settings: launch.LaunchSettings  # what its kernels take besides operands, the scale and what to count
+    settings: launch.LaunchSettings  # what its kernels take beside operands, scale and what to count
 
     @property
     def source(self) -> str:
@@ -65,7 +65,7 @@ class PreparedAttention:
         return 2 * tiles.rows * tiles.columns * (of_keys * width + of_values * value)
 
     def problem(self, q: Tensor, scale: float | None = None, count: int = 0) -> launch.LaunchSettings:
-        """The launch of the kernels besides their operands."""
+        """The launch of the kernels without their operands."""
         scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
         return replace(self.settings, scale=scale, count=count)
 

@@ -31,7 +31,7 @@ class Tiles:
 
     rows: int  # queries of a tile, a power of two
     columns: int  # keys of a tile, a power of two
-    warps: int = 4  # Triton's, as `stages`
+    warps: int = 4  # Triton's `num_warps`; `stages` likewise
     stages: int = 2
     descriptors: bool = False  # tiles are brought by the tensor copy engine where strides allow
 
@@ -93,7 +93,7 @@ class BlockLists:
 
     counts: Tensor  # int32 [batch, heads, lines]
     places: Tensor  # int32 [batch, heads, lines, most], ascending up to the count
-    contiguous: bool  # every line's places follow one another, so that the first tells all
+    contiguous: bool  # whether each line's places are consecutive, so that the first determines all
     empty: bool  # no line has any
 
 
@@ -103,7 +103,7 @@ class MaskBlocks:
 
     rows: int  # size of a block in queries
     columns: int  # size of a block in keys
-    queries: int  # length that the mask was made for, as `keys`
+    queries: int  # length that the mask was made for; so is `keys`
     keys: int
     by_row: tuple[BlockLists, BlockLists]  # partial and full blocks
     by_column: tuple[BlockLists, BlockLists]  # the same
@@ -113,9 +113,9 @@ class MaskBlocks:
 class FlexCounts:
     """What a kernel is predicted to compute, or counted during its run."""
 
-    full_tiles: int  # multiplied, of blocks that ask no mask
-    partial_tiles: int  # multiplied, of blocks that do
-    visible: int | None = None  # scores that are not masked; None where only tiles are counted
+    full_tiles: int  # multiplied tiles of blocks without a mask
+    partial_tiles: int  # multiplied tiles of blocks with a mask
+    visible: int | None = None  # scores that are not masked; None if only tiles are counted
 
 
 def from_sets(partial: Tensor, full: Tensor, rows: int, columns: int, queries: int, keys: int) -> MaskBlocks:
@@ -128,7 +128,7 @@ def lists(chosen: Tensor) -> BlockLists:
     """The lists of the true entries of each line."""
     counts = chosen.sum(-1, dtype=torch.int32).contiguous()
     places = torch.argsort(chosen.to(torch.int8), dim=-1, descending=True, stable=True).to(torch.int32)
-    # read from the device, as whether all follow one another
+    # Read from the device, together with whether all places are consecutive.
     most = int(counts.max()) if counts.numel() else 0
     places = places[..., : max(most, 1)].contiguous()
     steps = torch.arange(places.shape[-1], device=places.device, dtype=torch.int32)

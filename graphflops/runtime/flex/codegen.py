@@ -1,7 +1,7 @@
 """Generates the Triton source of a score or mask function, given as a Graph of scalars.
 
-Every value is a scalar of the function and a tile of the kernel. Query indices are a column and key indices a row, so that
-a value that depends on one of them only is computed and loaded once for each row or column, not for each score.
+Every value is a scalar of the function and a tile of the kernel. Query indices are a column and key indices a row. So a
+value that depends on only one of them is computed and loaded once for each row or column, not for each score.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class _Writer:
             text = result.tensor("tl.float32").cast(self.operand(Ref(self.graph.inputs[0].name)).type)
         kept: list[str] = []
         wanted = set(re.findall(r"\w+", text))
-        for line in reversed(self.lines):  # those that the result needs
+        for line in reversed(self.lines):  # only those that the result needs
             target, _, made = line.partition(" = ")
             if target in wanted:
                 wanted.update(re.findall(r"\w+", made))

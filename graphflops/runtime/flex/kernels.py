@@ -1,4 +1,4 @@
-"""The kernels: one program for each tile of the result, over the blocks that the mask lists, which it adds in one order.
+"""The kernels: one program for each tile of the result, which loops over the blocks that the mask lists in a fixed order.
 
 So results are reproducible.
 """
@@ -138,7 +138,7 @@ def query_kernel(
     FACTOR: tl.constexpr = LOG2E if C.HAS_SCORE else C.SCALE * LOG2E
     key_head = head // C.SHARING
     q_index = (tl.minimum(rows, queries - 1) if C.CLAMP else rows)[:, None]
-    # What the listed blocks of keys add; weights come again from the log-sum-exp.
+    # What the listed blocks of keys add; weights are recomputed from the log-sum-exp.
     for MASKED in tl.static_range(2):  # blocks whose scores are all visible, then the others
         if C.HAS_PARTIAL if MASKED else C.HAS_FULL:
             blocks, places, first = line_of_blocks(
@@ -213,7 +213,7 @@ def key_kernel(
     for sharer in range(C.SHARING):
         head = key_head * C.SHARING + sharer
         place = (entry * heads + head).to(tl.int64) * queries
-        # What the listed blocks of queries add; scores stand transposed, keys down and queries across.
+        # What the listed blocks of queries add; scores are transposed, keys down and queries across.
         for MASKED in tl.static_range(2):  # blocks whose scores are all visible, then the others
             if C.HAS_PARTIAL if MASKED else C.HAS_FULL:
                 blocks, places, first = line_of_blocks(

@@ -37,14 +37,14 @@ class LaunchSettings:
     rows: int
     columns: int
     contiguous: int  # one bit each for the partial and full lists by row, then by column, from the lowest
-    present: int  # bits as of `contiguous`
+    present: int  # bits, like `contiguous`
     count: int
 
 
 INTERPRETED = not hasattr(forward_kernel, "cache_key")  # kernels run in Triton's interpreter
-# What is known when a kernel is compiled. ROWS, COLUMNS: of a tile. SHARING: query heads to a key head. EVEN_...: no tile
-# sticks out. CLAMP: keep indices inside buffers. COUNT: 0 nothing, 1 tiles, 2 tiles and visible scores. SUM: the type sums
-# are kept in. UPCAST: products in single precision.
+# What is known when a kernel is compiled. ROWS, COLUMNS: of a tile. SHARING: query heads per key head. EVEN_...: no tile
+# exceeds the length. CLAMP: keep indices inside buffers. COUNT: 0 nothing, 1 tiles, 2 tiles and visible scores. SUM: type of
+# the sums. UPCAST: products in single precision.
 Constants = namedtuple(
     "Constants",
     "HAS_SCORE HAS_MASK SCALE WIDTH VALUE_WIDTH BLOCK_WIDTH BLOCK_VALUE_WIDTH ROWS COLUMNS BLOCK_ROWS BLOCK_COLUMNS "

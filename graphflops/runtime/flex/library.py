@@ -72,7 +72,7 @@ def add_product(sum, a, b, C: tl.constexpr):
 
 @triton.jit
 def line_of_blocks(lists, meta, entry, head, line, SIZE: tl.constexpr, MASKED: tl.constexpr):
-    """How many blocks of one kind a line of the mask has, where these are listed, and the first place in the first."""
+    """The number of blocks of one kind in a line of the mask, where these are listed, and the first place in the first."""
     most, mask_heads = meta[0 if MASKED else 1], meta[3]
     listed = ((entry % meta[2]) * mask_heads + head % mask_heads) * meta[4] + line
     places = lists[1 if MASKED else 3] + listed.to(tl.int64) * most
@@ -112,10 +112,10 @@ def number_of(pairs):
 
 @triton.jit
 def program_place(pid, lines, all_heads, TOGETHER: tl.constexpr, REVERSED: tl.constexpr):
-    """Line of tiles, and batch entry and head as one number, of a program.
+    """A program's line of tiles, and its batch entry and head as one number.
 
     TOGETHER heads share the second-level cache; among them the same line of every head runs at the same time.
-    REVERSED: from the last line on, so that under a causal mask the longest runs first.
+    REVERSED: from the last line on, so that under a causal mask the longest line runs first.
     """
     per_group = lines * TOGETHER
     group = pid // per_group

@@ -15,7 +15,7 @@ from graphflops.time.predict import modelled, names_of_constants
 Measured = Sequence[tuple[Kernel, float]]
 Table = dict[str, float]
 
-# Where a search begins. The units are those of the models: µs of floors, shares of ceilings, elements and FLOPs per ns.
+# Where a search begins. Units are those of the models: µs for floors, shares of ceilings, elements and FLOPs per ns.
 _PRODUCT = {"floor": 2.0, "memory": 0.5, "matrix": 0.5, "half": 1e-3, "epilogue": 1e-3}
 _ATTENTION = {"floor": 5.0, "memory": 0.5, "matrix": 0.3, "width": 10.0, "start": 1.0, "block": 1.0}
 _DECODING = {"decoding_block": 1.0, "decoding_tile": 1e3}
@@ -24,7 +24,7 @@ _OF_ROWS = {"row": 10.0, "column": 0.1}
 _OF_STRIDES = {"axis": 0.05, "tensor": 0.05, "waste": 0.01, "cast": 0.1}
 _OF_WINDOWS = {"position": 0.3}
 _OF_CHUNKS = {"floor": 5.0, "memory": 0.3, "cache": 0.5, "column": 0.3}
-# What is not searched: a CPU has no splits along k, and rows that do not align cost it little.
+# Constants that are not searched: a CPU does not split k, and unaligned rows cost it little.
 _NO_SPLITS = {
     "mix": 3.0, "split": 1e3, "latency": 1e-3, "unaligned_8": 1.0, "unaligned_4": 1.0, "unaligned_2": 1.0,
 }  # fmt: skip
@@ -46,7 +46,7 @@ def fitted(found: Measured, device: Device) -> dict[str, Table]:
             groups[name].append((kernel, seconds))
     general = {names_of_constants(kernel, 4)[-1] for kernel, _ in found}
     tables: dict[str, Table] = {}
-    # By the kernels: a variant may be all that there is of its family.
+    # By kernels: one variant may be all that there is of its family.
     same: dict[tuple[int, ...], Table] = {}
     for name, kernels in sorted(groups.items()):
         if len(kernels) >= _FEWEST or name in general:
@@ -85,7 +85,7 @@ def _searched(name: str, kernels: Measured, device: Device) -> Table:
 
 
 def _begun(kernels: Measured) -> tuple[Table, Table]:
-    """The constants that the models of these kernels read: those to search for, and those that stay."""
+    """The constants that the models of these kernels read: those to search for, and those that are fixed."""
     families = {kernel.family for kernel, _ in kernels}
     sizes = [kernel.sizes for kernel, _ in kernels]
     if "attention" in families:

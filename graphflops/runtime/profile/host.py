@@ -1,6 +1,6 @@
 """Micro-benchmarks of the CPU beside a device: how fast it runs Python and launches kernels of PyTorch.
 
-The sizes are so small that a GPU waits for the CPU all the time.
+The sizes are so small that a GPU always waits for the CPU.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def host_benchmarks(device: str, rounds: int = _ROUNDS) -> dict[str, float]:
 
 
 def slowness(measured: dict[str, float], reference: Host) -> float:
-    """By what factor a CPU is slower than the reference: the median over the benchmarks that both have."""
+    """How many times slower a CPU is than the reference: the median over the benchmarks that both have."""
     known = [(name, cost) for name, cost in reference.benchmarks.items() if name in measured]
     return statistics.median([measured[name] / cost for name, cost in known])
 
@@ -96,7 +96,7 @@ def _programs(device: str) -> dict[str, Callable[[], object]]:
 
 
 class _Attention(nn.Module):  # type: ignore[misc]
-    """One layer of a transformer, as model code spells it."""
+    """One transformer layer, as model code spells it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ def _seconds(call: Callable[[], object], count: int, device: str) -> float:
     return seconds
 
 
-_WAIT = 1.5  # seconds until a GPU's utilisation is that of others alone
+_WAIT = 1.5  # seconds until a GPU's utilisation is due to others alone
 _ASKED = ("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-i")
 
 
@@ -137,10 +137,10 @@ class Others:
         self.begun = _processor_seconds()
 
     def shares(self) -> dict[Part, float]:
-        """The share of the processor (`cpu`) and of the GPU (`gpu`) that they took; without what the system does not tell.
+        """The share of the processor (`cpu`) and of the GPU (`gpu`) that others took, as far as the system shows it.
 
-        The processor's is the mean since this object was made. The GPU's is the larger of before and after: in between it is
-        ours.
+        The processor's share is the mean since this object was made. The GPU's is the larger of before and after: in between
+        it is ours.
         """
         ended = _processor_seconds()
         found: dict[Part, float] = {}
@@ -154,7 +154,7 @@ class Others:
 
 
 def _processor_seconds() -> tuple[float, float] | None:
-    """Seconds that other processes ran on the cores which this one may use, and all seconds of these cores, since boot."""
+    """Seconds that other processes ran on the cores that this one may use, and all seconds of these cores, since boot."""
     try:
         lines = Path("/proc/stat").read_text().splitlines()
         cores = {f"cpu{core}" for core in os.sched_getaffinity(0)}
@@ -168,7 +168,7 @@ def _processor_seconds() -> tuple[float, float] | None:
 
 
 def _gpu_share(gpu: str) -> float | None:
-    """The share of the last moments in which kernels ran on a GPU; None where NVIDIA's tool does not tell."""
+    """The share of the last moments in which kernels ran on a GPU; None if NVIDIA's tool does not show it."""
     if not gpu:
         return None
     try:

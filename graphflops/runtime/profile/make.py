@@ -32,7 +32,7 @@ Measured = list[tuple[Kernel, float]]
 Progress = Callable[[int, int], None]
 
 _LIMIT = 100.0  # seconds of measurements
-_HELD_OUT = 5  # one of so many measured kernels checks the others
+_HELD_OUT = 5  # one in this many measured kernels checks the others
 _MOST = 300  # points of one family, variant and element type
 _USEFUL = 0.3  # largest mean error of points that replace the constants of a device that was measured before
 _FASTER, _SLOWER = 1.4, 1.5  # of a CPU that runs the kernels itself, from one moment to the next
@@ -87,7 +87,7 @@ def profile_of_host(kind: str, base: str | None) -> Device:
 
 
 def _others(kind: str) -> Others:
-    """The other processes, on the processor and on the GPU if one is measured; raises RunError where there is none."""
+    """The other processes, on the processor and on the GPU if one is measured; raises RunError if there is no GPU."""
     if kind == "cuda" and not torch.cuda.is_available():
         raise RunError("--device cuda: torch finds no GPU on this machine; measure its CPU with --device cpu")
     number = getattr(torch.cuda.get_device_properties(0), "uuid", "") if kind == "cuda" else ""
@@ -136,7 +136,7 @@ def encoded(device: Device) -> bytes:
 
 
 def _gpu(found: Measured) -> Device:
-    """The GPU: published figures if it is a known one, else what torch tells and the rates that were reached."""
+    """The GPU: published figures if it is a known one, else what torch reports and the rates that were reached."""
     about = torch.cuda.get_device_properties(0)
     if (known := _published(about.name)) is not None:
         return known if known.rates or known.rates_of else replace(known, rates_of=_SIMILAR)
@@ -236,7 +236,7 @@ def _group(kernel: Kernel) -> tuple[str, str, str]:
 
 
 def _kept(found: Measured) -> Measured:
-    """The kernels that are not held out, as their points are."""
+    """The kernels that are not held out; points are chosen in the same way."""
     seen: dict[tuple[str, str, str], count[int]] = defaultdict(count)
     return [(kernel, seconds) for kernel, seconds in found if next(seen[_group(kernel)]) % _HELD_OUT]
 
@@ -260,7 +260,7 @@ def _trials(clock: Clock) -> list[Trial]:
 
 
 class Measurement(msgspec.Struct):
-    """What was measured of so many trials: each kernel with its seconds, and how often which error refused one."""
+    """What was measured in a number of trials: each kernel with its seconds, and how often each error refused one."""
 
     trials: int
     kernels: Measured = []
@@ -286,7 +286,7 @@ def measure(clock: Clock, limit: float, progress: Progress | None = None) -> Mea
 
 
 def _seconds(clock: Clock, trial: Trial) -> float | None:
-    """Seconds of a trial; None where this torch has no such kernel."""
+    """Seconds of a trial; None if this torch has no such kernel."""
     with torch.no_grad():
         calls = trial.prepare()
         return clock.seconds(calls) if calls else None

@@ -18,7 +18,7 @@ from graphflops.runtime.profile.trial import Calls, CpuClock, Trial, spread
 
 _WIDTH = 4  # bytes of a float32
 _OPSET = 17
-_LEAST = 10  # the smallest calls are no shorter than a tenth of what was measured
+_LEAST = 10  # the smallest calls are at least a tenth as long as what was measured
 _MOST_FLOPS = 2e10
 _IMAGES = (
     (1, 64), (4, 32), (7, 64), (7, 512), (14, 32), (14, 256), (28, 128), (56, 64), (112, 32), (224, 16),
@@ -29,7 +29,7 @@ _IN_A_ROW = 4  # convolutions of one session, which converts layouts only around
 
 
 class Session(Record, frozen=True):
-    """A call of a session that runs an operator so many times in a row."""
+    """A call of a session that runs an operator several times in a row."""
 
     run: Callable[[], object]
     turns: int
@@ -120,7 +120,7 @@ def _prepare(
     is_weight: bool,
     turns: int = 1,
 ) -> Calls:
-    """A session that runs one operator, on its own result where it has several turns.
+    """A session that runs one operator; if it has several turns, on its own result.
 
     The last input of a product or convolution is a constant, as weights are.
     """

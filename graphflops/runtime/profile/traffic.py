@@ -27,7 +27,7 @@ class Plan(Record, frozen=True):
 
     family: Family
     make: Make  # prepares a call from the tensor
-    reads: float = 1.0  # bytes per element of it, relative to its element type, as `writes`
+    reads: float = 1.0  # bytes read per element, relative to the element type; so is `writes`
     writes: float = 1.0
     work: int = 1  # arithmetic per element
     count: int = 8
@@ -38,7 +38,7 @@ class Plan(Record, frozen=True):
     dtypes: tuple[str, ...] = ("bfloat16", "float32")
     most: int = 2**28
     tensors: int = 0  # of one multi-tensor kernel, that the elements are spread over
-    # Of the kernel, from rows, columns and bytes per element; rows unless given.
+    # The kernel's sizes, from rows, columns and bytes per element; `Rows` by default.
     sizes: Callable[[int, int, int], Sizes] | None = None
 
 
@@ -101,22 +101,22 @@ def _adam(x: torch.Tensor) -> Callable[[], object]:
 
 
 def _transposed(*sizes: int) -> Make:
-    """A copy of rows that are so many planes, with two axes exchanged."""
+    """A copy of rows that form planes of these sizes, with two axes exchanged."""
     return lambda x: x.view(-1, *sizes, x.shape[1]).transpose(1, 2).contiguous
 
 
 def _strided(axes: int, operands: int, **more: Any) -> Callable[[int, int, int], Sizes]:
-    """Of a kernel that walks so many axes of so many tensors."""
+    """Sizes of a kernel that walks `axes` axes of `operands` tensors."""
     return lambda rows, columns, width: Strided(rows * columns, axes, operands, **more)
 
 
 def _turned(axes: int) -> Callable[[int, int, int], Sizes]:
-    """Of a copy whose neighbours were apart: each loads a sector of memory."""
+    """Sizes of a copy whose neighbouring elements were apart: each loads a sector of memory."""
     return lambda rows, columns, width: Strided(rows * columns, axes, 2, waste=_SECTOR - width)
 
 
 def _windows(taps: int) -> Callable[[int, int, int], Sizes]:
-    """Of a pooling to a fourth of the pixels."""
+    """Sizes of a pooling to a fourth of the pixels."""
     return lambda rows, columns, width: Windows(rows * columns // 4, taps)
 
 

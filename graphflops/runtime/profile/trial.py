@@ -22,7 +22,7 @@ _ROUNDS = 3
 _CPU_ROUNDS = 5
 _LONGEST = 0.5  # seconds of rounds after which a CPU begins no other of the same kernel
 _MOST_RESERVED = 0.3  # of a GPU's memory, before what measured graphs held is given back
-_CACHE = 32 * 2**20  # bytes, where the system does not say how large the last cache of its CPU is
+_CACHE = 32 * 2**20  # bytes, if the system does not show the size of the CPU's last cache
 
 
 class Trial(Record, frozen=True):
@@ -38,7 +38,7 @@ class _Clock:
     l2_bytes: int
 
     def sets(self, cold_bytes: int) -> int:
-        """Sets of operands, of so many bytes, that are used in turn so that none is in the cache when it is needed."""
+        """Sets of operands of `cold_bytes` bytes that are used in turn, so that none is in the cache when it is needed."""
         return 1 if not cold_bytes else max(1, min(_MOST_SETS, -(-3 * self.l2_bytes // cold_bytes)))
 
 
@@ -116,7 +116,7 @@ class CpuClock(_Clock):
         return (time.perf_counter() - begun) / count
 
 
-Clock = Any  # CudaClock, CpuClock or that of onnxruntime: `device`, `sets`, `seconds`
+Clock = Any  # CudaClock, CpuClock or onnxruntime's clock: `device`, `sets`, `seconds`
 
 
 def spread(count: int, *ranges: tuple[float, float]) -> list[tuple[int, ...]]:
@@ -134,7 +134,7 @@ def spread(count: int, *ranges: tuple[float, float]) -> list[tuple[int, ...]]:
 
 @cache
 def _generator(device: str) -> torch.Generator:
-    """A generator of our own: that of torch stays unusable when a graph that is captured fails."""
+    """A generator of our own: torch's stays unusable after the capture of a graph fails."""
     return torch.Generator(device).manual_seed(0)
 
 
