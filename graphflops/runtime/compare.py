@@ -1,6 +1,6 @@
 """Compares the analysis of each call with its execution: types, FLOPs, tiles, unmasked scores.
 
-FLOPs are those that torch's own FlopCounterMode counts, whose known errors are explained.
+FLOPs are compared with those that torch's own FlopCounterMode counts; its known errors are explained.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from graphflops.runtime.validation import CheckResult, NodeResult, RunSizes, Ver
 from graphflops.tensor import TensorType, flat
 
 _MASKED_BY_INPUT = "a mask among the inputs hides scores: their number depends on the data"
-_NOT_RUN = ""  # the value to compare for a call that failed
+_NOT_RUN = ""  # stands for our value in the check of a call that failed
 _BOUND = "an upper bound: the branch that runs depends on the data"
 _COMPLEX = "torch counts a complex multiply-add as a real one; it takes eight operations"
 _GROUPS = "torch counts the gradient of a grouped convolution's weight as if there were one group"
@@ -51,13 +51,13 @@ class _Measured:
 
 
 def row_finder(report: Report) -> Callable[[Step], int]:
-    """What finds the index of a step's row in the report; it raises ModelError if there is none."""
+    """A function that returns the index of a step's row in the report, or raises ModelError if there is none."""
     rows: dict[str, list[int]] = defaultdict(list)
     for place, row in enumerate(report.rows):
         rows[row.node].append(place)
 
     def place_of(step: Step) -> int:
-        # By operator and outputs too, because two branches may have the same node names.
+        # Compare operator and outputs too, because nodes of two branches may have the same name.
         for place in rows.get(step.name, ()):
             row = report.rows[place]
             if row.op == step.node.op and all(name in step.node.outputs for name, _ in row.outputs):
@@ -89,7 +89,7 @@ class RunComparison:
     # During the execution
 
     def around(self, step: Step) -> Any:
-        """Run a step and count; random numbers of the derived type replace the results of a step that fails."""
+        """Run a step and count its FLOPs. If it fails, random numbers of the derived types replace its results."""
         place = self.row_of(step)
         measured = self.seen[place]
         measured.turns += 1
@@ -139,7 +139,7 @@ class RunComparison:
     def compare(self, place: int, name: str, typed: TensorType, value: torch.Tensor) -> None:
         """Compare one result's type with the derived one, and record its data-dependent sizes."""
         if typed.mapped:
-            return  # its vmapped axes are hidden from operators
+            return  # inside vmap, a tensor does not show its mapped axes
         check = self.sizes.check(typed, str(value.dtype).removeprefix("torch."), value.shape)
         reason = ""
         if check.verdict == "different":
@@ -187,7 +187,7 @@ class RunComparison:
         flexible = tuple([f"{row.node}/" for row in rows if operator(row.op).has_score_function])
         for place, row in enumerate(rows):
             if row.node.startswith(flexible or ("/",)):
-                continue  # the score and mask functions of an attention, which the kernel runs
+                continue  # a call of a score or mask function, which the attention's kernel runs
             measured = self.seen.get(place, _Measured())
             flops = evaluate(row.cost.matrix_flops, self.sizes.known)
             moved = evaluate(row.cost.moved_bytes, self.sizes.known)
@@ -240,7 +240,7 @@ class RunComparison:
 
 
 def _through_kernel(step: Step) -> list[KernelRun]:
-    """Run an attention operator through our own kernel too, if the kernel takes its operands; the result is dropped."""
+    """Also run an attention operator with our own kernel, if that takes its operands. The result is dropped."""
     op = step.node.operator
     if op.word != "scaled_dot_product_attention":  # the fused variants of torch may take other masks
         return []
@@ -254,7 +254,7 @@ def _through_kernel(step: Step) -> list[KernelRun]:
     with _disable_current_modes():
         mask = given.get("mask")
         if mask is not None and mask.is_floating_point():
-            # A bias may hide by a finite number, as T5's does; its other numbers change no count.
+            # A bias may hide scores with a finite number, as T5's does; its other numbers change no count.
             mask = mask > HIDING
         attention = sdpa(q, k, mask, bool(given.get("is_causal")))
         kernels.forward(attention, q, k, v, given.get("scale"))
@@ -277,7 +277,7 @@ class Dispatched(TorchDispatchMode):  # type: ignore[misc]
 
 
 def without_compiler(mode: type[TorchDispatchMode]) -> None:
-    """Spare the import of torch's compiler, a third of a short validation: modes import it to have no call compiled."""
+    """Keep a mode from importing torch's compiler just to be left out of compilation: a third of a short validation."""
     if called := getattr(mode.__torch_dispatch__, "__wrapped__", None):
         setattr(called, "__dynamo_disable", called)
 
@@ -287,7 +287,7 @@ without_compiler(getattr(flop_counter, "_FlopCounterMode", FlopCounterMode))
 
 
 class FlopCounterReference:
-    """A context manager that runs FlopCounterMode around a whole run; `run` runs each step, nested ones included."""
+    """A context manager with FlopCounterMode around a whole run. Each step, also a nested one, runs by `run`."""
 
     def __init__(self) -> None:
         self.counter = FlopCounterMode(display=False)
@@ -305,9 +305,9 @@ class FlopCounterReference:
         self.seen.__exit__(*error)
 
     def run(self, step: Step) -> tuple[Any, int, list[Any] | None]:
-        """Run a step: its result, the FLOPs counted in it without those of nested steps, and the operators that ran.
+        """Run a step. Returns its result, the FLOPs counted in it (without nested steps), and the operators that ran.
 
-        The operators are None if the counter itself failed.
+        Operators are None if the counter itself failed.
         """
         before, attributed, ran = self.counter.get_total_flops(), self._attributed, len(self.seen.ops)
         try:
@@ -316,7 +316,7 @@ class FlopCounterReference:
             *_, (raised_in, _) = walk_tb(error.__traceback__)
             if raised_in.f_code.co_filename != flop_counter.__file__:
                 raise
-            with _disable_current_modes():  # the counter's formula failed, not the operator
+            with _disable_current_modes():  # the formula of the counter failed, not the operator
                 return step(), 0, None
         inside = self._attributed - attributed
         own = self.counter.get_total_flops() - before - inside
@@ -329,7 +329,7 @@ class FlopCounterReference:
     def attention(self, step: Step) -> int | None:
         """FLOPs of an attention operator's products, counted on the meta device; None for other operators.
 
-        FlopCounterMode counts the operator itself on some devices only.
+        FlopCounterMode counts the fused operator on some devices only.
         """
         op = step.node.operator
         if op.name != "scaled_dot_product_attention":

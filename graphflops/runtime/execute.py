@@ -1,7 +1,7 @@
 """Runs the analyzed graph call by call.
 
-Nothing is loaded a second time: a node holds the spelling of its operator, which names the function of torch, and its
-arguments; nested graphs run the same way. Each value is freed after its last use.
+The file is not loaded by torch: the spelling of a node's operator names the function of torch, and the node has its
+arguments. Nested graphs run in the same way. Each value is freed after its last use.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TURNS = 100_000  # runs of nested graphs in one run of a program from a file
 
 
 class TooManyTurnsError(RunError):
-    """Loops of a program from a file run too often; it ends the run."""
+    """Loops of a program from a file run too often, which ends the run."""
 
 
 class Step(Record, frozen=True):
@@ -47,7 +47,7 @@ class Step(Record, frozen=True):
 
     @property
     def nests(self) -> bool:
-        """True if it runs nested graphs whose calls are steps too; the functions of an attention are not run as steps."""
+        """True if it runs nested graphs, whose calls are steps too. An attention's functions are not run as steps."""
         items = () if self.node.operator.has_score_function else flat((*self.args, *self.kwargs.values()))
         return any(isinstance(item, RunnableGraph) for item in items)
 
@@ -58,21 +58,21 @@ class Execution:
 
     graph: Graph
     weights: Weights
-    sizes: dict[str, int] = field(default_factory=dict)  # known values of the program's symbols
+    sizes: dict[str, int] = field(default_factory=dict)  # values of the program's symbols, as far as known
     trusted: bool = False  # True for a program in memory, False for one read from a file
-    # Runs of nested graphs so far; for a program from a file they are limited, because it may never end.
+    # Runs of nested graphs so far. They are limited for a program from a file, because it may never end.
     turns: int = 0
     around: Callable[[Step], Any] = lambda step: step()  # runs each step and returns its result, or raises
     # Called after each step with its results, one for each of the node's outputs.
     after: Callable[[Step, tuple[Any, ...]], None] = lambda step, results: None
     kernels: Kernels = field(default_factory=Kernels)  # our own attention kernels, and their counts
     sent: dict[str, int] = field(default_factory=dict)  # bytes sent to other devices, by the name of the call
-    # Whether an error says that a call runs on other devices only.
+    # Whether an error says that a call only runs on other devices.
     lacks: Callable[[Exception], bool] = lambda error: False
     _dead: dict[Graph, list[tuple[str, ...]]] = field(default_factory=dict)
 
     def run(self, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Run the program: the value of each of the graph's outputs.
+        """Run the program, and return the value of each output of the graph.
 
         inputs: the program's inputs by name, on the device. In-place operators write to them.
         Raises RunError, in one line, if a call fails.
@@ -85,7 +85,7 @@ class Execution:
             elif entry.role in ("token", "object"):
                 values[entry.name] = None
         checks = contextlib.nullcontext() if self.trusted else torch.sparse.check_sparse_tensor_invariants()
-        # Without the checks, indices of a sparse tensor may point outside of it.
+        # torch's checks refuse a sparse tensor with indices outside of it.
         with torch.no_grad(), checks:
             return self.calls(self.graph, values, "")
 
@@ -99,7 +99,7 @@ class Execution:
                     values[name] = self.weights.of(graph, stored[name])
             made = zip(node.outputs, self._one(node, values, prefix), strict=True)
             values.update((name, value) for name, value in made if name is not None)
-            del made  # frees what it holds
+            del made  # it holds references to the results
             for name in dead:
                 values.pop(name, None)
         for output in graph.outputs:
@@ -122,7 +122,7 @@ class Execution:
             results = tuple(flat(returned)) if isinstance(returned, (tuple, list)) else (returned,)
             if wanted == 0:
                 results = ()
-            if (count := len(results)) != wanted:  # results that do not exist are left out
+            if (count := len(results)) != wanted:  # a None may stand for a result that is not computed
                 results = tuple([item for item in results if item is not None])
             if len(results) != wanted:
                 raise RunError(f"it returned {count} results, the program expects {wanted}")
@@ -192,7 +192,7 @@ class Execution:
 
 
 class RunnableGraph(Record, frozen=True):
-    """A nested graph as a function of its operands."""
+    """A nested graph as a Python function of its operands."""
 
     execution: Execution
     graph: Graph
@@ -212,7 +212,7 @@ class RunnableGraph(Record, frozen=True):
         return self.execution.calls(self.graph, values, self.prefix)
 
     def alone(self) -> Callable[..., Any]:
-        """The graph as a function with one result; its calls are no steps of the execution."""
+        """The graph as a function with one result, whose calls are not steps of the execution."""
         program = self.execution
         apart = Execution(program.graph, program.weights, program.sizes, program.trusted)
         return lambda *operands: replace(self, execution=apart)(*operands)[0]

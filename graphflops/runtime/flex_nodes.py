@@ -40,14 +40,14 @@ class KernelRun(Record, frozen=True):
 class Kernels(Struct):
     """Our attention kernels in the runs of one program."""
 
-    counts: bool = True  # the kernels count, which waits for the device
-    runs: list[KernelRun] = []  # their counts, in the order of the launches
+    counts: bool = True  # whether the kernels count; reading the counts waits for the device
+    runs: list[KernelRun] = []  # with their counts, in the order of the launches
     _known: dict[Any, tuple[tuple[Any, ...], tuple[int, ...], PreparedAttention]] = {}
 
     def prepared(
         self, key: Any, tensors: tuple[Any, ...], make: Callable[[], PreparedAttention]
     ) -> PreparedAttention:
-        """The attention prepared for a key; prepared again if its tensors were replaced or written to."""
+        """The attention prepared for a key. It is prepared again if its tensors were replaced or written to."""
         versions = tuple([x._version for x in tensors if isinstance(x, torch.Tensor)])
         if key in self._known:
             old, then, attention = self._known[key]
@@ -75,7 +75,7 @@ class Kernels(Struct):
         from graphflops.runtime.flex import counted
 
         width, value_width = int(query.shape[-1]), int(value.shape[-1])
-        # Backward: the scores again, and the gradients of query, key, value and probabilities.
+        # The backward computes the scores again, and the gradients of query, key, value and probabilities.
         pair = width + value_width if kernel == "forward" else 3 * width + 2 * value_width
         of_tiles = attention.predicted(kernel, query, value), attention.tile_flops(kernel, query, value)
         self.runs.append(KernelRun(counted(counts), *of_tiles, 2 * pair, attention.source))

@@ -1,4 +1,4 @@
-"""What inputs a program can be run on: their shapes at the known sizes, and the range of their integers. No torch."""
+"""Plans of the inputs on which a program can run: their shapes, and the range of their integers. Needs no torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGEST = 2**40  # elements
 
 
 class InputPlan(NamedTuple):
-    """An input of a program: its type with all sizes known, and the range (from, to before) that integers in it may have."""
+    """An input of a program: its type with all sizes known, and the half-open range of integers in it."""
 
     name: str
     type: TensorType
@@ -31,7 +31,7 @@ class InputPlan(NamedTuple):
 
 
 def input_plans(report: Report, view: View) -> list[InputPlan]:
-    """A plan for each input of the program; ModelError names all sizes that have no value."""
+    """A plan for each input of the program. Raises ModelError, which names all sizes without a value."""
     types = {name: at_sizes(typed, report.values) for name, typed in report.inputs}
     unknown = [size for typed in types.values() for size in typed.shape if not isinstance(size, int)]
     if unknown:
@@ -49,7 +49,7 @@ def input_plans(report: Report, view: View) -> list[InputPlan]:
 
 
 def checked(given: Mapping[str, Any], report: Report, dtype_of: Callable[[DType], object]) -> dict[str, Any]:
-    """The given arrays; ModelError if their names, shapes or types are not those of the program's inputs."""
+    """The given arrays. Raises ModelError if their names, shapes or types are not those of the program's inputs."""
     wanted = {name: at_sizes(typed, report.values) for name, typed in report.inputs}
     if wanted.keys() != given.keys():
         names = ", ".join(map(shown, wanted))
@@ -70,9 +70,9 @@ def at_sizes(typed: TensorType, values: Mapping[str, int]) -> TensorType:
 
 
 def _range(view: View, name: str) -> tuple[int, int]:
-    """The range (from, to before) of integers that every use of an input allows.
+    """The half-open range of integers that every use of an input allows.
 
-    A use allows it directly, or after the elements were moved or shifted by a constant.
+    Uses are followed through calls that move the elements or add a constant to them.
     """
     lengths, stated = list[int](), list[tuple[int, int]]()
     waiting, seen = [(name, 0)], {name}
@@ -86,7 +86,7 @@ def _range(view: View, name: str) -> tuple[int, int]:
             op = call.operator
             symbols = view.graph.symbols
             if op.name == "item" and (symbol := symbols.get(str(view.graph.types.get(call.result)))):
-                low = max(symbol.minimum or 0, 1)  # of the number that the program reads from a tensor
+                low = max(symbol.minimum or 0, 1)  # least value of a size that is read from a tensor
                 stated.append((low, min(symbol.maximum or _WIDEST, low + 8) + 1))
             more = 0
             if op.name in ("add", "sub", "rsub"):
@@ -114,7 +114,7 @@ def _indexed_length(view: View, call: Call, value: str) -> int | None:
     if op.kind == "loss" and call.value("labels") == value and source is not None:
         return _length(source, min(1, source.rank - 1))
     if op.is_embedding and call.value("offsets") == value:
-        return 1  # offsets of bags: all zero are valid
+        return 1  # for offsets of bags, zeros are valid
     if op.kind not in ("gather", "scatter") or source is None:
         return None
     if isinstance(index, tuple):
@@ -138,8 +138,8 @@ def _length(typed: TensorType, axis: int) -> int | None:
 def stored(path: str, library: str, made: Callable[[Any], Any] = lambda array: array) -> dict[str, Any]:
     """Arrays by name from a `.npz` or `.safetensors` file; nothing in it is unpickled.
 
-    library: whose arrays safetensors makes, `numpy` or `torch`. made: what is made of each.
-    Raises FileError in one line for whatever is wrong with the file.
+    library: `numpy` or `torch`, whose arrays safetensors makes. made: applied to each array.
+    Raises FileError, in one line, for anything that is wrong with the file.
     """
     where = shown(path)
     try:
@@ -158,6 +158,6 @@ def stored(path: str, library: str, made: Callable[[Any], Any] = lambda array: a
         raise FileError(f"{where}: no such file") from None
     except Exception as error:  # noqa: BLE001 reading an untrusted file may raise anything
         said = str(error).partition("\n")[0]
-        # numpy advises to unpickle them
+        # numpy's message advises to unpickle objects
         reason = "it holds objects, which are not unpickled" if "allow_pickle" in said else shown(said, 160)
         raise FileError(f"{where}: not a .npz or .safetensors file of plain tensors ({reason})") from None

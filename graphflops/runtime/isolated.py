@@ -1,11 +1,11 @@
 """Runs a program from a file in child processes: a stranger may have written it, and it may crash torch or onnxruntime.
 
 A child answers with JSON, which is checked here; nothing that it sends is unpickled. What it prints is escaped. `main` is
-what a child runs: a validation, a step of a fix, or once more under Nsight Compute.
+what a child runs: a validation, a step of a fix, or a run under Nsight Compute.
 
-A recording is the program of one rank. Every process runs it with its own groups along the axes of the mesh, which is right
-if all ranks have the same program; otherwise the step is refused. For the GPU's hardware counters the program runs once more
-under Nsight Compute, each call in a range named by the index of its row.
+A recorded step is the program of one rank. Every process runs it with its own groups along the axes of the mesh. A step
+whose ranks have different programs is refused. To read hardware counters, the program runs once more under Nsight Compute,
+with each call in an NVTX range named by the index of its row.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _OF_PYTHON = {"MemoryError": MemoryError, "RecursionError": RecursionError}
 
 
 class ChildLimits(Record, frozen=True):
-    """Limits of the child. seconds: wall clock. memory: bytes beyond what Python and torch hold; None for what is free."""
+    """Limits of a child. seconds: wall clock. memory: bytes beyond what Python and torch hold; None: all that is free."""
 
     seconds: float
     memory: int | None
@@ -70,9 +70,9 @@ def validate_file(
     path: str, repeats: int, options: Mapping[str, Any], limits: ChildLimits, rule_files: Sequence[str],
     process: Mapping[str, int] | None = None,
 ) -> Validation:  # fmt: skip
-    """Validate the program of a file in a child process. options: as for `prepared`. process: of several, which it is.
+    """Validate the program of a file in a child process. options: as for `prepared`. process: its rank among several.
 
-    Raises the errors of the child, and RunError if it ends without an answer or after the limit of its time.
+    Raises the errors of the child, and RunError if it ends without an answer or exceeds its time limit.
     """
     with tempfile.TemporaryDirectory(prefix="graphflops") as folder:
         request = {
@@ -105,7 +105,7 @@ def main(task: str, text: str) -> None:
         return
     end_with_parent()
     stream = os.dup(1)
-    os.dup2(2, 1)  # what the program prints is no answer
+    os.dup2(2, 1)  # what the program prints must not mix with the answer
     try:
         answer = Answer(found=msgspec.Raw(_done(task, request)))
     except Exception as error:  # noqa: BLE001 whatever it is, the parent says it in one line
@@ -117,7 +117,7 @@ def main(task: str, text: str) -> None:
 
 
 def _done(task: str, request: dict[str, Any]) -> bytes:
-    """What a child finds, as JSON."""
+    """The result of a child's task, as JSON."""
     if task != "validate":
         arguments = Path(request["arguments"]).read_bytes()
         limit_process(request["seconds"], None, request["writes"])
@@ -126,7 +126,7 @@ def _done(task: str, request: dict[str, Any]) -> bytes:
             return step
     options = request["options"]
     imported("graphflops.loading:import_rules")(request["rule_files"])
-    tempfile.gettempdir()  # torch's modules ask for it, and finding it writes a file
+    tempfile.gettempdir()  # torch asks for it later, when the search may write no file
     if reader_of(regular_file(request["model"])).name != "onnx":
         with contextlib.suppress(ImportError):
             import torch
@@ -171,7 +171,7 @@ def _run_in_ranges(model: str, options: dict[str, Any]) -> None:
 
 
 def _stored(inputs: Mapping[str, Any] | str | None, folder: str) -> str | None:
-    """The path of the inputs, which are stored for the child if they are in memory."""
+    """The path of the inputs; inputs in memory are stored in a file for the child."""
     if inputs is None or isinstance(inputs, str):
         return inputs
     from safetensors.torch import save_file
@@ -182,7 +182,7 @@ def _stored(inputs: Mapping[str, Any] | str | None, folder: str) -> str | None:
 
 
 def answered(command: Sequence[str], seconds: float, path: str) -> msgspec.Raw:
-    """What a child that `child_command` runs finds about the file at `path`. Raises as `validate_file` does."""
+    """Run the command of a child, and return its result for the file at `path`. Raises as `validate_file` does."""
     process = subprocess.Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
     with ThreadPoolExecutor(2) as pool:
         sent = pool.submit(_first, process.stdout, _ANSWER)
@@ -195,7 +195,7 @@ def answered(command: Sequence[str], seconds: float, path: str) -> msgspec.Raw:
         finally:
             process.kill()
             process.wait()
-            # Escaped and marked, so that no line is mistaken for ours or for a job's command.
+            # Escaped and marked, so that no line can pass for ours or for a command to a CI job.
             lines = printed.result().decode(errors="backslashreplace").splitlines()
             for line in lines[:_LINES]:
                 print("  |", shown(line.replace("##[", "# #["), 300), file=sys.stderr)
@@ -240,12 +240,12 @@ def validate_ranks(
     with ThreadPoolExecutor(nproc) as pool:
         runs = [pool.submit(validate_file, path, repeats, options, limits, (), one) for one in processes]
         for run in as_completed(runs):
-            run.result()  # of the first that fails: the others fail when they wait for it
+            run.result()  # raises the first error: other processes fail later, when they wait for that one
     return merged([run.result() for run in runs])
 
 
 def refuse(graph: Graph, nproc: int, options: Mapping[str, Any]) -> None:
-    """Raise ModelError, in one line, if the processes cannot all run the program of the recorded rank."""
+    """Raise ModelError, in one line, if other ranks cannot run the program of the recorded rank."""
     assert graph.step is not None
     mesh = graph.step.mesh or Mesh({}, {})
     if (devices := prod(mesh.axes.values())) != nproc:
@@ -269,7 +269,7 @@ def refuse(graph: Graph, nproc: int, options: Mapping[str, Any]) -> None:
 
 
 def merged(found: Sequence[Validation]) -> Validation:
-    """The first rank's validation, with the checks in which others differ."""
+    """The first rank's validation, with failed checks of other ranks added."""
     nodes = []
     for of_ranks in zip(*(one.nodes for one in found), strict=True):
         node = of_ranks[0]

@@ -1,4 +1,4 @@
-"""Memory of this machine, and the limits that a process sets itself before it runs a program."""
+"""Memory of this machine, and limits that a process sets for itself before it runs a program."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def free_bytes() -> int | None:
 
 
 def most_held_bytes() -> int:
-    """The most memory that this process has had, 0 if unknown. On Linux `ru_maxrss` starts with the parent's."""
+    """Peak memory of this process in bytes, 0 if unknown. On Linux, `ru_maxrss` would start with the parent's peak."""
     if (held := _field("/proc/self/status", "VmHWM:")) is not None:
         return held
     with suppress(ImportError):
@@ -47,9 +47,9 @@ def most_held_bytes() -> int:
 
 
 def limit_process(seconds: float, memory: int | None, writes: int) -> None:
-    """Limit this process: processor time, memory beyond what it has now, files. No effect on Windows.
+    """Limit this process's CPU time, memory beyond what it has now, and files. No effect on Windows.
 
-    memory: bytes; None for what is free. writes: bytes of one file that it may write; 0 for no file at all.
+    memory: bytes; None: all that is free. writes: largest file that it may write, in bytes; 0: no file at all.
     """
     try:
         import resource
@@ -85,7 +85,7 @@ def _lower(kind: int, wanted: int) -> None:
 
 
 def _field(path: str, name: str) -> int | None:
-    """A field of a file of Linux that gives kilobytes by name, in bytes."""
+    """A field of a Linux file such as /proc/meminfo, which has numbers of kilobytes by name, in bytes."""
     try:
         lines = Path(path).read_text().splitlines()
     except OSError:

@@ -23,7 +23,7 @@ def mfu_callback(report: Report, device: str, *, devices: int = 1) -> Any:
         raise OptionError("mfu_callback needs transformers: pip install transformers") from None
     count, since, ended = 0, perf_counter(), perf_counter()  # of the steps since the last log
 
-    def begins(*_: Any, **__: Any) -> None:  # what came before is no step
+    def begins(*_: Any, **__: Any) -> None:  # time before the training is not counted
         nonlocal count, since, ended
         count, since, ended = 0, (now := perf_counter()), now
 
@@ -31,7 +31,7 @@ def mfu_callback(report: Report, device: str, *, devices: int = 1) -> Any:
         nonlocal count, ended
         count, ended = count + 1, perf_counter()
 
-    def goes_on(*_: Any, **__: Any) -> None:  # an evaluation or saving is done, and was no step
+    def goes_on(*_: Any, **__: Any) -> None:  # the time of an evaluation or of saving is not counted
         nonlocal since, ended
         now = perf_counter()
         since, ended = since + now - max(ended, since), now
@@ -40,7 +40,7 @@ def mfu_callback(report: Report, device: str, *, devices: int = 1) -> Any:
         nonlocal count, since
         if count and logs is not None and "loss" in logs:
             logs["mfu"] = mfu(report, (ended - since) / count, device, devices=devices)
-            if state.log_history:  # of the Trainer, which has copied the figures
+            if state.log_history:  # the Trainer has copied the figures before
                 state.log_history[-1]["mfu"] = logs["mfu"]
             count, since = 0, ended
 

@@ -25,7 +25,7 @@ _NAMES = {"object": "string", "str_": "string"}
 def validate_onnx(
     path: str, report: Report, inputs: Mapping[str, Any], repeats: int, random_weights: bool = False
 ) -> Validation:
-    """Run the file at `path` without optimizations, on numpy arrays by name; FLOPs are not counted.
+    """Run the file at `path` without optimizations, on numpy arrays by name. FLOPs are not counted.
 
     random_weights: use random numbers for external data.
     Raises RunError if onnxruntime does not run the model.
@@ -79,7 +79,7 @@ def _results(
 
 
 def _check_external(model: Any, path: str, random_weights: bool) -> None:
-    """Replace every external weight by small random numbers, or raise FileError for data outside the model's folder."""
+    """Replace external weights by small random numbers, if wanted; else raise FileError for data outside the folder."""
     import numpy
     from onnx import helper, numpy_helper
 
@@ -96,9 +96,9 @@ def _check_external(model: Any, path: str, random_weights: bool) -> None:
 
 
 def opened_session(model: bytes, folder: str, *, is_alike: bool = False) -> Any:
-    """A session for a model, whose calls run as written. folder: where its external data are. Raises RunError.
+    """A session for a model, without optimizations. folder: where its external data are. Raises RunError.
 
-    is_alike: products with a stored factor add up in the same order as those with a computed factor, with the same kernel.
+    is_alike: products with a stored factor use the same kernel and order of sums as those with a computed factor.
     """
     import onnxruntime
 
@@ -123,7 +123,7 @@ def _run(session: Any, names: Sequence[str], feed: Mapping[str, Any]) -> list[An
 
 
 def _portions(names: Sequence[str], report: Report) -> Iterator[list[str]]:
-    """Lists of values that one run each returns, so that they fit in memory."""
+    """Lists of values, each for one run to return, so that the values of a run fit in memory."""
     types = {name: typed for row in report.rows for name, typed in row.outputs}
     portion: list[str] = []
     held = 0
@@ -140,7 +140,7 @@ def _portions(names: Sequence[str], report: Report) -> Iterator[list[str]]:
 
 
 def _type(value: Any) -> tuple[str, tuple[int, ...]]:
-    """Element type and shape; the name of the class for a value that is no tensor."""
+    """Element type and shape; for a value that is not a tensor, the name of its class."""
     dtype = getattr(value, "dtype", None)
     if dtype is None:
         return type(value).__name__, ()
@@ -173,7 +173,7 @@ def random_arrays(report: Report, view: View, seed: int = 0) -> dict[str, Any]:
 
 
 def dtype_of(dtype: DType) -> Any:
-    """Numpy's element type with that name; ModelError if there is none."""
+    """Numpy's element type with that name. Raises ModelError if there is none."""
     import ml_dtypes
     import numpy
 

@@ -1,7 +1,7 @@
-"""Finds the function of torch or Python behind the spelling of an operator, or what runs a higher-order one.
+"""Finds the function of torch or Python behind the spelling of an operator, and runs higher-order operators.
 
-A program read from a file can only run operators that graphflops prices: no other attribute of a module is looked up by a
-name from a file, and operators that read files, reach other machines or write outside of their tensors are refused.
+A program from a file can only run operators that graphflops prices. No other attribute of a module is looked up by a name
+from a file. Operators that read files, reach other machines or write outside of their tensors are refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NAMESPACES = frozenset(
         "rngprims", "profiler", "torch_attn", "torch_nn",
     )
 )  # fmt: skip
-# Namespaces whose operators exist only once a library's module is imported.
+# Namespaces whose operators exist only after a library's module is imported.
 _REGISTERED_BY = {
     "transformers": "transformers.integrations.moe",
     "torchvision": "torchvision",
@@ -56,7 +56,7 @@ _MODULES: dict[str, Any] = {
 def resolve(op: str, trusted: bool = False) -> Callable[..., Any]:
     """The function behind `aten.add.Tensor`, `_operator.mul` or `torch.sym_max`.
 
-    trusted: True for a program in memory, whose operators the user's own code registered.
+    trusted: True for a program in memory: the user's own code has registered its operators.
     Raises ModelError for an operator that must not run, or that this torch does not have.
     """
     called = spelled(op)
@@ -70,7 +70,7 @@ def resolve(op: str, trusted: bool = False) -> Callable[..., Any]:
         function = getattr(_MODULES[called.dialect], called.word, None)
         if not callable(function):
             raise ModelError(f"this torch or Python has no {shown(op)}")
-        # Files of torch before 2.7 name every operand; functions of Python take them by position.
+        # Files of torch before 2.7 name every operand, but functions of Python take them by position.
         return lambda *args, **kwargs: function(*args, *kwargs.values())
     if not trusted and called.dialect not in _NAMESPACES:
         whose = f"operators of {shown(called.dialect)}"
@@ -86,7 +86,7 @@ def resolve(op: str, trusted: bool = False) -> Callable[..., Any]:
 
 def overload_of(op: Op) -> torch._ops.OpOverload | None:
     """The overload of torch.ops behind an operator; None if this torch has none."""
-    # All overloads of an operator, whose library is imported if installed; None if there is no such operator.
+    # Import the library that registers the operator, if it is installed.
     if not hasattr(getattr(torch.ops, op.dialect, None), op.word) and op.dialect in _REGISTERED_BY:
         with contextlib.suppress(ImportError):
             importlib.import_module(_REGISTERED_BY[op.dialect])
@@ -97,11 +97,11 @@ def overload_of(op: Op) -> torch._ops.OpOverload | None:
 
 
 _SUBSTITUTES: dict[str, Callable[..., Any]] = {
-    # Strides may differ from those of the machine that exported the program.
+    # Strides may differ here from those on the machine that exported the program.
     **dict.fromkeys(
         ("aten.view.default", "aten._unsafe_view.default"), lambda self, size: self.reshape(size)
     ),
-    # On the CPU, where torch requires the indices wherever the tensor is.
+    # torch requires the indices on the CPU, wherever the tensor is.
     "aten.tensor_split.tensor_indices_or_sections": lambda self, tensor_indices_or_sections, dim=0: (
         torch.ops.aten.tensor_split.tensor_indices_or_sections(self, tensor_indices_or_sections.cpu(), dim)
     ),
@@ -155,20 +155,20 @@ def reason_to_refuse(op: Op) -> str:
     return _OUTSIDE if op.word.endswith("_unsafe") else _UNSAFE.get(op.word, "")
 
 
-# By operator, the axes of the image that its indices refer to.
+# By operator: the number of image axes that its indices refer to.
 _POOLINGS = {
     "max_pool2d_with_indices_backward": 2, "max_pool3d_with_indices_backward": 3,
     "adaptive_max_pool2d_backward": 2, "adaptive_max_pool3d_backward": 3,
     "fractional_max_pool2d_backward": 2, "fractional_max_pool3d_backward": 3,
 }  # fmt: skip
-# Operators whose first list torch takes not to be empty.
+# Operators for which torch assumes that the first list is not empty.
 _NOT_EMPTY = ("_stack", "_foreach_copy", "_foreach_copy_")
 _OPTIONS = ("dtype", "layout", "memory_format")
 _LOSSES = ("nll_loss_backward", "nll_loss2d_backward")
 
 
 def checked(op: Op, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of a torch operator, preceded by checks of what torch trusts compiled code to do.
+    """The function of a torch operator, with checks of arguments that torch does not check itself.
 
     Lists must be as long as the schema says, options must not be numbers, and a gradient's indices must be within bounds.
     """
@@ -185,7 +185,7 @@ def checked(op: Op, function: Callable[..., Any]) -> Callable[..., Any]:
         for name, value in given.items():
             wrong = isinstance(value, (list, tuple)) and len(value) not in (1, lengths.get(name, len(value)))
             if wrong and not value and name == "stride" and op.word in _POOLINGS:
-                continue  # a pooling then steps by its kernel
+                continue  # the stride of a pooling is then its kernel size
             if wrong or (name in options and isinstance(value, int)):
                 raise RunError(f"{shown(op.spelling)}: {shown(name)} is not what its schema says")
         if op.word in _NOT_EMPTY and not next(iter(given.values()), None):
@@ -196,7 +196,7 @@ def checked(op: Op, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _require_indices(op: Op, given: Mapping[str, Any]) -> None:
-    """Raise RunError for a gradient whose saved tensor indexes outside of another."""
+    """Raise RunError for a gradient with saved indices outside of the tensor that they index."""
     if op.word in _POOLINGS:
         image, axes = given["self"], _POOLINGS[op.word]
         if image.dim() not in (axes + 1, axes + 2):
@@ -211,7 +211,7 @@ def _require_indices(op: Op, given: Mapping[str, Any]) -> None:
         raise RunError(f"{shown(op.spelling)}: an index is not within the {below:,} places that it indexes")
 
 
-# Higher-order operators run by their definitions; the graphs among their operands are Python functions here.
+# Higher-order operators are run by their definitions. The graphs among their operands are Python functions here.
 
 
 def _turns(
@@ -261,7 +261,7 @@ def _autocast(device_type: str, dtype: Any, enabled: bool, cache: Any, region: A
 
 
 def _makes(graph: Graph, dtype: torch.dtype) -> bool:
-    """True if a call recorded a result of the type: autocast for another device type changed none in the export."""
+    """True if a call has a recorded result of this type. If none has, autocast did nothing when the program was exported."""
     recorded = [graph.types.get(name) for node in graph.nodes for name in node.outputs if name]
     nested = (value for node in graph.nodes for value in (*node.args, *(item for _, item in node.kwargs)))
     return any(getattr(typed, "dtype", None) == dtype_named(str(dtype)[6:]) for typed in recorded) or any(
@@ -275,7 +275,7 @@ def _with_effects(token: Any, called: Any, *operands: Any, **keywords: Any) -> A
 
 
 def _flat_apply(function: None, operands: None, name: str, *rest: torch.Tensor) -> Any:
-    if not name.endswith(".ModIndex"):  # indexing as torch's tracer records it inside a score function
+    if not name.endswith(".ModIndex"):  # torch's tracer records indexing inside a score function so
         raise ModelError(f"{shown(name)} is no function of an attention")
     return torch.ops.aten.index.Tensor(rest[0], rest[1:])
 

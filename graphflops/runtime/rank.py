@@ -1,6 +1,6 @@
-"""One process of a recorded step that several processes run: its runs, and what they are compared with.
+"""One of the processes that run a recorded step: runs the step as one rank, and compares it with the analysis.
 
-The step of one rank runs call by call, over process groups. Each memory exists as long as the file says.
+The step runs call by call, over real process groups. Each memory is freed when the file says.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from graphflops.runtime.run import described, device_of, profile_of, refuse_too_
 from graphflops.runtime.tensors import SPREAD, Weights
 from graphflops.runtime.validation import NodeResult, RankResult, Validation
 
-_SECONDS = 60.0  # that a process waits for the others
+_SECONDS = 60.0  # for which a process waits for the others
 # Namespaces of operators that only run with process groups.
 _OF_GROUPS = frozenset(("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "fsdp"))
 _HOST = torch.device("cpu")
-_ASYNCHRONOUS = ("async_op", "asyncOp")  # what releases of torch call the argument of a collective
+_ASYNCHRONOUS = ("async_op", "asyncOp")  # names of a collective's argument in releases of torch
 
 
 def validate_rank(path: str, repeats: int, process: Mapping[str, int], **options: Any) -> Validation:
-    """Run the step as one rank, and compare it with the analysis."""
+    """Run the step of a file as one rank, and compare it with the analysis."""
     rank, count, name = process["rank"], process["count"], options["device"]
     device = device_of(name)
     if device.type != "cpu":
@@ -73,7 +73,7 @@ def validate_rank(path: str, repeats: int, process: Mapping[str, int], **options
 
 
 def groups_of(mesh: Mesh | None, rank: int) -> dict[str, Any]:
-    """The process groups of a rank by the names of the file: all ranks make all groups along the same axes, in one order."""
+    """A rank's process groups, by their names in the file. All ranks must create all groups, in the same order."""
     made: dict[str, Any] = {}
     if mesh is None:
         return made
@@ -87,7 +87,7 @@ def groups_of(mesh: Mesh | None, rank: int) -> dict[str, Any]:
 
 
 class _Run:
-    """The runs of one rank: compared, then for its peak, then timed, then with the kernels of its collectives."""
+    """The runs of one rank: for comparison, for its peak memory, for its time, and for the kernels of its collectives."""
 
     def __init__(self, replay: Replay, count: int, profile: str | None) -> None:
         self.replay, self.device, self.is_cuda = replay, replay.device, replay.device.type == "cuda"
@@ -127,7 +127,7 @@ class _Run:
                 op, groups = step.node.operator, self.replay.groups
                 given = op.arguments(step.args, tuple(step.kwargs.items()))
                 if op.is_exchange and (group := groups.get(given["group_name"])) is not None:
-                    # What a collective sends by ring algorithms, from the bytes of its operand as the group gets it.
+                    # What a ring algorithm sends, from the bytes of the operand and the size of the real group.
                     size = sum(x.nbytes for x in tree_leaves(given["x"]))
                     self.replay.sent[step.name] = link_bytes(kind_of(op.name), size, group.size())
                 return watch.around(step)
@@ -140,7 +140,7 @@ class _Run:
     def peak(self) -> int:
         """Peak of requested bytes in a second run.
 
-        The backward has a thread of its own, as in autograd, because each thread has its own cuBLAS workspace.
+        The backward runs in a thread of its own, as in autograd, because each thread has its own cuBLAS workspace.
         """
         assert self.replay.graph.step is not None
         nodes = zip(self.replay.graph.nodes, self.replay.graph.step.phases, strict=True)
@@ -158,7 +158,7 @@ class _Run:
         return most
 
     def timed(self) -> float:
-        """Seconds of a step, from when all ranks are there."""
+        """Seconds of a step, from the moment when all ranks are ready."""
         values = self.started()
         start = time.perf_counter()
         self.replay.play(values)
@@ -166,10 +166,10 @@ class _Run:
         return time.perf_counter() - start
 
     def communication(self) -> tuple[float, float]:
-        """Seconds in which kernels of NCCL run in a step, and those in which no other kernel does."""
+        """Seconds of a step in which NCCL's kernels run, and the part of them in which no other kernel runs."""
         values = self.started()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that events are lost from one cycle to the next: there is one
+            warnings.simplefilter("ignore")  # it warns of events lost between cycles, but there is one cycle
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
                 self.replay.play(values)
                 self.synchronize()
@@ -182,7 +182,7 @@ class _Run:
         return covered(spans[True]) / 1e6, (whole - covered(spans[False])) / 1e6
 
     def started(self) -> dict[str, Any]:
-        """The inputs, when all ranks have theirs and their devices have nothing to do."""
+        """The inputs of a step. Returns when all ranks have made theirs and all devices are idle."""
         values = self.replay.inputs()
         if self.replay.groups:
             dist.all_reduce(torch.zeros(1, device=self.device))
@@ -204,7 +204,7 @@ def covered(spans: list[tuple[float, float]]) -> float:
 
 
 class Replay(Execution):
-    """Runs of one recorded step. groups: by the name that the file has for them."""
+    """Runs of one recorded step. groups: by their names in the file."""
 
     def __init__(
         self, step: RecordedStep, graph: Graph, device: torch.device, groups: Mapping[str, Any], seed: int
@@ -213,9 +213,9 @@ class Replay(Execution):
         self.step, self.device, self.groups, self.seed = step, device, groups, seed
         self.lacks = lambda error: device.type == "cpu" and isinstance(error, NotImplementedError)
         self.where = device
-        self.pending: dict[int, Any] = {}  # collectives that nothing waited for, by the memory that they use
+        self.pending: dict[int, Any] = {}  # collectives that nothing has waited for, by the memory they use
         self.reductions: dict[str, Any] = {}
-        # the memory of numbers that calls add to lists of counters on the host
+        # memory of numbers that calls add to lists of counters on the host
         self.beside_host: set[int] = set()
         for call in step.calls:
             first, *others = call.args or [None]
@@ -230,13 +230,13 @@ class Replay(Execution):
                 self.dead[graph.nodes[last].name].append(f"v{place}")
 
     def on_host(self, storage: int) -> bool:
-        """Whether memory is on the host; what exists before the step and is on the host has no bytes on the device."""
+        """Whether memory is on the host. An optimizer's counter there has no bytes in the file."""
         memory = self.step.storages[storage]
         is_counter = memory.kind == "optimizer" and not memory.bytes
         return memory.kind in HOST_KINDS or is_counter or storage in self.beside_host
 
     def inputs(self, given: Mapping[str, torch.Tensor] | None = None) -> dict[str, Any]:
-        """What exists before the step: tensors given by name, or random ones; zeros for integers and state."""
+        """The tensors that exist before the step: given by name, or random; zeros for integers and state."""
         torch.manual_seed(self.seed)
         memory: dict[int, Any] = {}
         made = {}
@@ -254,12 +254,12 @@ class Replay(Execution):
             is_random = entry.role != "state" and tensor.is_floating_point() and tensor.itemsize > 1
             if given and entry.target in given:
                 tensor.copy_(given[entry.target])
-            elif is_random and all(tensor.stride()):  # not one element, broadcast
+            elif is_random and all(tensor.stride()):  # not a broadcast tensor
                 tensor.normal_(std=SPREAD)
         return made
 
     def play(self, values: dict[str, Any]) -> None:
-        """Run the step on what `inputs` made, which is freed with the rest: what outlives it is left."""
+        """Run the step on `values`, which `inputs` made. They are freed as the file says; those that outlive it stay."""
         with torch.no_grad():
             self.calls(self.graph, values, "")
         for work in self.pending.values():
@@ -277,7 +277,7 @@ class Replay(Execution):
         return [tuple(self.dead[node.name]) for node in graph.nodes]
 
     def argument(self, argument: Any, values: Mapping[str, Any], prefix: str) -> Any:
-        """An argument as torch takes it; a collective that writes or reads it is waited for."""
+        """An argument as torch takes it. Waits for a pending collective that writes or reads its memory."""
         found = super().argument(argument, values, prefix)
         if self.pending and type(argument) is Ref:
             self.settle(found)
@@ -291,7 +291,7 @@ class Replay(Execution):
                 work.wait()
 
     def function(self, op: Op) -> Callable[..., Any]:
-        """The function that runs an operator; it returns what the file has as results."""
+        """The function that runs an operator; it returns the results that the file lists."""
         overload: Any = overload_of(op)
         is_of_groups = op.dialect in _OF_GROUPS
         if is_of_groups and (overload is None or find(op.spelling) is None):
@@ -310,7 +310,7 @@ class Replay(Execution):
             returned = function(*args, **kwargs)
             work = returned[-1] if isinstance(returned, tuple) and returned else returned
             given = {**dict(zip(known, args, strict=False)), **kwargs} if is_of_groups else {}
-            # NCCL has nothing to wait for of what runs in the stream of other kernels
+            # With NCCL, a synchronous collective runs in the stream of other kernels, so nothing waits for it.
             is_left = self.device.type != "cuda" or all(given.get(name, True) for name in _ASYNCHRONOUS)
             if isinstance(work, torch.ScriptObject) and is_left:
                 tensors = (leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
@@ -320,14 +320,14 @@ class Replay(Execution):
         return run
 
     def in_groups(self, argument: Any, value: Any) -> Any:
-        """An argument of a collective: the group and the reduction that it names."""
+        """An argument of a collective, with names of groups and reductions replaced by torch's objects."""
         kind = str(argument.type)
         if argument.name == "group_name":
             return self.groups[value].group_name
         if isinstance(value, str) and kind.endswith("ProcessGroup"):
             return self.groups[value].boxed()
         if isinstance(value, str) and kind.endswith("ReduceOp"):
-            if value not in self.reductions:  # as operators take it, which Python can make in no other way
+            if value not in self.reductions:  # Python cannot make the operator's argument in any other way
                 known = getattr(dist.ReduceOp, value.upper(), None)
                 if known is None:
                     raise ModelError(f"{shown(value)} is no reduction")
@@ -348,7 +348,7 @@ def _is_values(given: Any) -> bool:
 
 
 class _Seen(TorchDispatchMode):  # type: ignore[misc]
-    """Keeps the reduction of a sum over devices, which is done as a plain sum."""
+    """Keeps the reduction argument of an all-reduce, and runs the all-reduce as a plain sum."""
 
     found: Any = None
 

@@ -36,7 +36,7 @@ def prepared(
 ) -> Run:  # fmt: skip
     """The program, its analysis at the given sizes, its inputs and weights: all that a run needs.
 
-    profile: of the device whose times are predicted; by default that of the GPU that runs the program.
+    profile: the device whose times are predicted; by default the GPU that runs the program.
     """
     where = device_of(device)
     profile = profile or profile_of(where)
@@ -76,7 +76,7 @@ class Run(Record, frozen=True):
 
     @property
     def trusted(self) -> bool:
-        """Whether it is in memory, and not read from a file."""
+        """Whether the program was given in memory, and not read from a file."""
         return self.graph.origin.format == "live"
 
     @property
@@ -137,7 +137,7 @@ class Run(Record, frozen=True):
     def memory(self, execution: Execution) -> int | None:
         """Peak of requested bytes, with the inputs and without the weights.
 
-        None on a device that does not measure it, and if weights are not kept on the device.
+        None if the device does not measure it, or if weights are not kept on the device.
         """
         if self.device.type != "cuda" or not self.weights.keep:
             return None
@@ -152,7 +152,7 @@ class Run(Record, frozen=True):
 
 
 def device_of(name: str) -> torch.device:
-    """The device of that name; ModelError if the machine does not have it."""
+    """The device of that name. Raises ModelError if the machine does not have it."""
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -171,7 +171,7 @@ def device_of(name: str) -> torch.device:
 
 
 def described(device: torch.device) -> str:
-    """A device by the name of its hardware."""
+    """The name of a device's hardware."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
@@ -192,7 +192,7 @@ def memory_of(device: torch.device) -> int:
 
 
 def refuse_too_large(report: Report, device: torch.device, processes: int = 1) -> None:
-    """Raise ModelError if the predicted peak memory, of all processes on it, exceeds the device's free memory."""
+    """Raise ModelError if the predicted peak memory of all `processes` exceeds the device's free memory."""
     peak = evaluate(report.totals.peak_bytes, report.values)
     free = memory_of(device) if device.type == "cuda" else free_bytes()
     if peak is not None and free is not None and processes * peak > free:
@@ -201,8 +201,8 @@ def refuse_too_large(report: Report, device: torch.device, processes: int = 1) -
 
 
 _ROUNDS = 5
-_MANY, _LEAD = 200, 0.01  # small kernels, and more seconds than the CPU takes to launch them
-_CYCLES = 2_000_000_000  # cycles of a GPU's clock per second
+_MANY, _LEAD = 200, 0.01  # number of small kernels; seconds, more than the CPU takes to launch them
+_CYCLES = 2_000_000_000  # clock cycles of a GPU per second
 _LONGEST_LEAD = 1.0  # seconds
 
 
@@ -214,10 +214,10 @@ class Clock:
         self.place = place
         self.runs: list[dict[int, float]] = []
         self.wholes: list[float] = []
-        # Seconds for which the GPU is kept busy before a run, so that it never waits for launches and the times are the
-        # device's alone. The time that a run takes to launch is enough.
+        # Seconds for which the GPU is kept busy before a run, so that it never waits for launches: then the times are the
+        # device's alone. The time that the CPU takes to launch a run is enough.
         self.lead = 0.0
-        self.overhead = 0.0  # seconds that two marks add to what is between them
+        self.overhead = 0.0  # seconds that two marks add to the time between them
         self._marks: list[tuple[int, Any, Any]] = []
         self._whole: Any = None
 
@@ -265,7 +265,7 @@ class Clock:
 
 
 def mark_seconds(device: torch.device) -> float:
-    """Seconds that two marks on a GPU add to a kernel between them: those of one small kernel, minus its share of many."""
+    """Seconds that two marks on a GPU add to a kernel: one small kernel between marks, less its share of many of them."""
     if device.type != "cuda":
         return 0.0
     x = torch.zeros(32, device=device)
@@ -296,7 +296,7 @@ def ceilings(device: torch.device, dtypes: Iterable[torch.dtype]) -> Ceilings:
 
 
 def _wholes(device: torch.device, run: Callable[[], object], lead: float = 0.0) -> list[float]:
-    """Seconds of some runs of a function after the first. lead: that of the clock."""
+    """Seconds of several runs of a function, after one that warms up. lead: as of `Clock`."""
     run()
     clock = Clock(device, lambda step: 0)
     clock.lead = lead

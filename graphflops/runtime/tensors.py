@@ -20,7 +20,7 @@ SPREAD = 0.02  # standard deviation of random weights: small enough for sums to 
 
 
 def dtype_of(dtype: DType) -> torch.dtype:
-    """Torch's element type of that name; ModelError where this torch has none."""
+    """Torch's element type of that name. Raises ModelError if this torch has none."""
     found = getattr(torch, dtype.name, None)
     if not isinstance(found, torch.dtype):
         raise ModelError(f"this torch has no element type {shown(dtype.name)}")
@@ -31,7 +31,7 @@ class Weights:
     """Values of a program's parameters, buffers and constants on one device.
 
     random: use random numbers instead of the stored ones. keep: True keeps parameters and constants on the device between
-    runs; otherwise each is there from its first to its last use in a run.
+    runs; otherwise each is on the device from its first to its last use in a run.
     """
 
     def __init__(self, graph: Graph, device: torch.device, random: bool = False, keep: bool = False) -> None:
@@ -40,9 +40,9 @@ class Weights:
         self._checkpoint: dict[str, Any] | None = None
 
     def of(self, graph: Graph, entry: Input) -> torch.Tensor:
-        """The value of an input of the program or of a nested graph; a copy if the program may write to it.
+        """The value of an input of the program or of a nested graph. It is a copy if the program may write to it.
 
-        Raises FileError if the file does not store it as numbers, ModelError if a size is unknown.
+        Raises FileError if the file does not store it as numbers, and ModelError if a size is unknown.
         """
         if not self.keep or entry.role == "buffer":
             return self._made(graph, entry)
@@ -67,7 +67,7 @@ class Weights:
             except (TypeError, ValueError, OverflowError) as error:
                 form = f"a form that torch does not accept: {_line(error)}"
                 raise FileError(f"{what} is stored in {form}") from None
-        # Tensors of the checkpoints that torch before 2.9 wrote; torch reads them without running code.
+        # torch before 2.9 wrote tensors in checkpoints, which torch reads without running code (`weights_only`).
         if self._checkpoint is None:
             self._checkpoint = {}
             for data in getattr(self.graph.contents, "checkpoints", list)():
@@ -92,12 +92,12 @@ def _line(error: Exception) -> str:
 
 
 def tensor_of(stored: Stored) -> torch.Tensor:
-    """A stored tensor, without a copy of its memory."""
+    """A stored tensor as torch's, which shares its memory."""
     dtype = dtype_of(stored.dtype)
     if 0 in stored.shape or not stored.memory:
         return torch.empty(stored.shape, dtype=dtype)
     with warnings.catch_warnings():
-        # Memory that may not be written: nothing here writes to it.
+        # torch warns if memory is read-only; nothing here writes to it.
         warnings.simplefilter("ignore", UserWarning)
         whole = len(stored.memory) // dtype.itemsize * dtype.itemsize
         flat = torch.frombuffer(stored.memory, dtype=torch.uint8, count=whole)

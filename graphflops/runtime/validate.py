@@ -69,7 +69,7 @@ def validate(
 
 
 def _counted(model: object, found: Validation, options: dict[str, Any]) -> Validation:
-    """The validation with what the GPU's hardware counters say of each call."""
+    """The validation, with the counts of the GPU's hardware counters for each call."""
     from graphflops.runtime.isolated import with_counters
 
     return with_counters(found, _prepared(as_graph(model, options["model_name"]), **options).report, options)
@@ -79,7 +79,7 @@ def _validated(
     model: object, repeats: int, options: dict[str, Any], limits: tuple[float, int | None],
     rule_files: Sequence[str], nproc: int | None,
 ) -> Validation:  # fmt: skip
-    """Validates a file in a child process with limits, a recorded step in several, anything else in this process."""
+    """Validates a file in a child process with limits, a recorded step in several, and any other model in this process."""
     path = os.fsdecode(model) if isinstance(model, (str, os.PathLike)) else None
     is_recorded = path is not None and reader_of(regular_file(path)).name == "recorded"
     if nproc is not None and not is_recorded:
@@ -151,7 +151,7 @@ def _validated_onnx(
 
 @contextmanager
 def _needing(extra: str) -> Iterator[None]:
-    """Around imports: an error says which extra of graphflops brings a missing package; a missing part of us is a defect."""
+    """For imports: if a package is missing, the error names the extra of graphflops that installs it."""
     try:
         yield
     except ModuleNotFoundError as missing:

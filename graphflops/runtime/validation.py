@@ -1,4 +1,4 @@
-"""The result of a validation, from which all its renderers read; the sizes that a run reveals."""
+"""The result of a validation, which all its renderers read; and the sizes that a run reveals."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Explains why a GPU counts other FLOPs than the analysis: whole tiles, skipped tiles, other algorithms, no tensor cores.
 
-Tile quantisation: a division of a call's sizes into whole tiles that reproduces the counted FLOPs. Tile sizes come from the
-kernels' names, else from a list of usual sizes. Nothing is approximated: a layout reproduces the exact count, or there is no
-answer.
+Tile quantisation is explained by a division of a call's sizes into whole tiles that reproduces the counted FLOPs. Tile sizes
+come from the kernels' names, else from a list of usual sizes. A layout reproduces the count exactly, or there is no answer.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Explanation(Record, frozen=True):
 
     model_flops: int | None  # matrix FLOPs of the analysis, None if unknown
     padded_flops: int | None  # in whole tiles, without masked ones; None if no tile sizes reproduce the count
-    counted_flops: int  # of the matrix kernels
+    counted_flops: int  # of the kernels of the matrix work
     # equal; padded: whole tiles; skipped: masked tiles or taps on padding were not computed; algorithm: another known
     # algorithm; different: unexplained; unknown: the analysis has no number.
     verdict: Verdict
@@ -51,9 +50,9 @@ class Explanation(Record, frozen=True):
 def explain_row(
     row: Row, counted: RangeCount, value: problems.Value, backward: bool = False, tiles: int | None = None
 ) -> Explanation:
-    """Explain the counts of the range of a report's row.
+    """Explain the counts of the NVTX range of a report's row.
 
-    value: `Report.value`. backward: for the gradients that the row prices. tiles: as for `explain`.
+    value: `Report.value`. backward: True for the gradients that the row prices. tiles: as for `explain`.
     """
     cost = row.backward if backward else row.cost
     if row.state == "unknown" or cost is None:
@@ -71,8 +70,8 @@ def explain(
 ) -> Explanation:
     """Compare the FLOPs of the analysis with the counted ones.
 
-    problem: the sizes of the products; without them only equality and masks are recognised. masked_flops: part of
-    model_flops. tiles: FLOPs of the tiles that the kernel itself counted, or that are predicted for it, if known.
+    problem: the sizes of the products; without it, only equality and masks are recognised. masked_flops: the masked part
+    of model_flops. tiles: FLOPs of the tiles that the kernel itself counted, or that are predicted for it, if known.
     """
     total, path = counted.flops, _path(counted)
 
@@ -103,13 +102,13 @@ def explain(
 
 
 def _without_matrix_work(model_flops: int | None, counted: RangeCount, path: tuple[str, ...]) -> Explanation:
-    """The explanation of a call whose matrix FLOPs are unknown to the analysis, or 0."""
+    """The explanation of a call for which the analysis has no matrix FLOPs, or 0."""
     if model_flops is None:
         return Explanation(None, None, counted.flops, "unknown", ("the analysis has no number",))
     if counted.tensor_flops:
         reasons = (*path, "matrix work where the analysis has none")
         return Explanation(0, None, counted.flops, "different", reasons)
-    return Explanation(0, 0, 0, "equal")  # multiplications of elementwise kernels are no matrix work
+    return Explanation(0, 0, 0, "equal")  # multiply-adds of elementwise kernels are not matrix work
 
 
 def _verdict(fit: TiledWork, model_flops: int) -> Verdict:
@@ -125,11 +124,11 @@ def _path(counted: RangeCount) -> tuple[str, ...]:
 
 
 class Tile(Record, frozen=True):
-    """The tile that one step of a kernel multiplies; in attention rows are queries and columns are keys."""
+    """The tile that one step of a kernel multiplies. In attention, rows are queries and columns are keys."""
 
     rows: int
     columns: int
-    # Multiply-adds of each result in a step, None if the name does not state it; in attention the padded head width.
+    # Multiply-adds for each result in a step, None if the name does not state it. In attention, the padded head width.
     depth: int | None = None
     cluster: tuple[int, int] = (1, 1)  # number of tiles launched together, along rows and columns
 
@@ -140,7 +139,7 @@ class Tile(Record, frozen=True):
 THRICE = "each product three times: FP32 by TF32"
 SEVEN = "seven products: each of two kernels computes the scores"
 SCALED = "one more multiply-add for each result"
-_SIZES = (16, 32, 64, 128, 256)  # of tiles, if the kernel's name does not state them
+_SIZES = (16, 32, 64, 128, 256)  # of tiles, to try if the kernel's name does not state them
 _TILES = tuple(Tile(rows, columns) for rows in _SIZES for columns in _SIZES)
 _DEPTHS = (8, 16, 32, 64, 128)
 _WIDTHS = (16, 32, 64, 128)  # head widths are padded to a multiple of one of these
@@ -156,9 +155,9 @@ class TiledWork(Record, frozen=True):
 
 
 def tiled_work(problem: problems.Problem, counted: RangeCount, model_flops: int) -> TiledWork | None:
-    """Whole tiles of every matrix kernel that reproduce its count; None if there are none or the sizes contradict it.
+    """Whole tiles of every matrix kernel that reproduce its count; None if there are none, or if sizes contradict it.
 
-    A kernel does one job. There are fewer kernels than jobs if only some gradients are needed, more in a loop.
+    Each kernel does one job. There are fewer kernels than jobs if only some gradients are needed, and more in a loop.
     """
     kernels = counted.matrix_kernels
     if isinstance(problem, problems.AttentionProblem):
@@ -180,8 +179,8 @@ def tiled_work(problem: problems.Problem, counted: RangeCount, model_flops: int)
 def smallest_tile_flops(problem: problems.Problem, counted: RangeCount) -> int:
     """FLOPs of one large tile for each kernel, if every product of the call fits into one; else 0.
 
-    Kernels for tiny products outside the tensor cores rarely state their tiles, and their threads past the
-    sizes, scaling and sums of partial products count too: such a count is not reproduced, but stays below this.
+    Kernels for tiny products outside the tensor cores rarely state their tiles. Their counts include threads past the
+    sizes, scaling, and sums of partial products, so no layout reproduces them, but they stay below this number.
     """
     if isinstance(problem, problems.AttentionProblem):
         return 0
@@ -202,15 +201,15 @@ def _job_fit(job: problems.KernelJob, kernel: KernelCount, problem: problems.Pro
         return TiledWork(kernel.flops, ("taps on padding skipped",))
     tile = tile_of(kernel.name)
     tiles = [tile] if tile else list(_TILES)
-    # of one instruction, to which a kernel for several groups pads each group
+    # A kernel for several groups pads each group to the tile of one instruction.
     if _GROUPED.search(kernel.name):
         match = _INSTRUCTION.search(kernel.name)
-        # 64 x 8 x 16: of a warp group, in half precision
+        # 64 x 8 x 16 is that of a warp group in half precision.
         rows, columns, depth = map(int, match.groups() if match else (64, 8, 16))
         tiles.append(Tile(rows, columns, depth))
     found = _padded_fit(job, kernel, problem, tiles)
     if found is None and tile is not None:
-        # Every block of the grid computes one tile, even beyond the sizes; or several blocks share the depth of a tile.
+        # Each block of the grid computes one tile, even past the sizes, or several blocks share the depth of one.
         blocks = prod(kernel.grid)
         shares = range(1, blocks + 1) if "segment_k_on" in kernel.name else (1,)
         for way, share in product(job.ways, shares):
@@ -228,7 +227,7 @@ def _job_fit(job: problems.KernelJob, kernel: KernelCount, problem: problems.Pro
 def _padded_fit(
     job: problems.KernelJob, kernel: KernelCount, problem: problems.Products, tiles: Sequence[Tile]
 ) -> TiledWork | None:
-    """The layout of the job in whole tiles that reproduces the count."""
+    """The layout of a job in whole tiles that reproduces the kernel's count; None if there is none."""
     tile = tile_of(kernel.name)
     for one, way in product(tiles, job.ways):
         is_stated = tile is not None and one.cluster == tile.cluster
@@ -249,7 +248,7 @@ def _laid_out(way: problems.MatrixProduct, tile: Tile, kernel: KernelCount) -> I
     up_by, along = tile.cluster
     shapes = dict.fromkeys(((tile.rows, tile.columns, up_by, along), (tile.columns, tile.rows, along, up_by)))
     clusters = (False, True) if tile.cluster != (1, 1) else (False,)
-    # into how many parts the depth may be split, by the kernel's grid
+    # the number of parts into which the depth may be split, by the kernel's grid
     blocks = prod(kernel.grid)
     split = [size for size in kernel.grid[2:] if size > 1]
     if "splitK" in kernel.name:
@@ -265,7 +264,7 @@ def _laid_out(way: problems.MatrixProduct, tile: Tile, kernel: KernelCount) -> I
 
 
 def _depths(way: problems.MatrixProduct, tile: Tile, parts: int) -> Iterator[int]:
-    """The depth in whole steps: of the whole or of each segment, in equal parts or in aligned parts and a remainder."""
+    """The depth in whole steps: as a whole or by segment, split in equal parts or in aligned parts and a remainder."""
     for step in (tile.depth,) if tile.depth else _DEPTHS:
         if parts == 1:
             yield from way.depth.padded(step)
@@ -320,7 +319,7 @@ def _attention_words(
 
 
 def _pairs(problem: problems.AttentionProblem, rows: int, columns: int) -> int:
-    """Pairs of a query and a key in the computed tiles."""
+    """The number of pairs of a query and a key in the computed tiles."""
     if not problem.causal:
         return up(problem.queries, rows) * up(problem.keys, columns)
     ends = range(rows, up(problem.queries, rows) + 1, rows)

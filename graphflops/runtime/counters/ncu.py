@@ -1,8 +1,8 @@
 """Runs a process under Nsight Compute (`ncu`) and reads its counters, per NVTX range and kernel.
 
-The process marks each call with a range named by `range_name`, pushed and popped (kernels of the thread that pushed it) or
-started and ended (kernels of every thread, autograd included). Kernels outside such ranges run at full speed; a kernel
-inside one is replayed several times, with memory restored in between, so its results are those of one run.
+The process marks each call with a range named by `range_name`. A range that is pushed and popped has the kernels of its
+thread; one that is started and ended has those of all threads, autograd's too. Kernels outside of ranges run at full speed.
+A kernel inside is replayed several times, and memory is restored in between, so its results are those of one run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _INSTRUCTION = "smsp__sass_thread_inst_executed_op_{}_pred_on"
 _INSTRUCTIONS = ("ffma", "fadd", "fmul", "hfma", "dfma")
 _READ, _WRITTEN = "dram__bytes_read", "dram__bytes_write"
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "tf32": "tfloat32", "fp64": "float64", "fp8": "float8"}
-_UNUSED = "int1"  # no operator has this operand type, and each counter of the tensor cores costs a replay
+_UNUSED = "int1"  # not read: no operator has such operands, and each counter costs a replay
 _RANGE = re.compile(r":(gf:\d+(?:\.\d+)*):")
 _FILTERS = ("regex:gf:.*/", "regex:gf:.*")  # pushed and popped; started and ended
 _FORBIDDEN = "ERR_NVGPUCTRPERM"
@@ -39,7 +39,7 @@ _FORBIDDEN = "ERR_NVGPUCTRPERM"
 def range_name(*place: int) -> str:
     """The NVTX range of a call: `gf:12`, and `gf:12.3` for the fourth call of a graph nested in it.
 
-    A number, because the name of a call may hold any character and is read back from text.
+    It has numbers because a call's name may contain any character, and ranges are read back from text.
     """
     return "gf:" + ".".join(map(str, place))
 
@@ -85,7 +85,7 @@ def read_csv(text: str) -> dict[str, RangeCount]:
     lines = [line for line in text.splitlines() if line.startswith('"')]
     kernels: dict[str, list[KernelCount]] = {}
     for row in csv.DictReader(lines):
-        if not row["ID"]:  # the line of units
+        if not row["ID"]:  # this line has the units
             continue
         texts = [cell for column, cell in row.items() if "_Range:" in column]
         ranges = [name for text in texts for name in _RANGE.findall(text)]
@@ -137,7 +137,7 @@ def _metrics(ncu: str) -> tuple[str, ...]:
     if _READ not in names:
         raise ModelError(f"the counters of this GPU are not supported: ncu lists no {_READ}")
     listed = sorted(name for name in names if name.startswith(_TENSOR) and _UNUSED not in name)
-    # Those that are not part of another counter: `src_fp8`, without `src_fp8_sparsity_on`.
+    # Leave out counters that are part of another: `src_fp8_sparsity_on` is in `src_fp8`.
     tensor = [name for name in listed if not any(name.startswith(f"{other}_") for other in listed)]
     if not tensor:
         raise ModelError("this GPU has no counters of tensor operations: Ampere and later have them")
@@ -165,7 +165,7 @@ def _run(command: list[str], timeout: float | None) -> subprocess.CompletedProce
 
 
 def _failure(log: str, ran: subprocess.CompletedProcess[str]) -> str:
-    """One line: the error of ncu, or the last line of the command's output if the command failed."""
+    """In one line, the error of ncu, or the last line of the command's output if the command failed."""
     if _FORBIDDEN in log + ran.stderr:
         return "the driver keeps counters for administrators: run as root, or set NVreg_RestrictProfilingToAdminUsers=0"
     errors = [line.partition("==ERROR==")[2].strip() for line in log.splitlines() if "==ERROR==" in line]
@@ -186,7 +186,7 @@ class KernelCount(Record, frozen=True):
 
     name: str  # demangled
     tensor_flops: Mapping[str, int]  # of the tensor cores by element type of the operands, in whole tiles
-    instructions: Mapping[str, int]  # others by name (ffma, fadd, ...), one for each thread that executed it
+    instructions: Mapping[str, int]  # of other arithmetic, by name (ffma, fadd, ...), summed over threads
     grid: tuple[int, ...]  # blocks launched along each axis
     dram_read: int  # bytes, with empty caches before the launch
     dram_written: int  # bytes; data that remains in a cache is not written

@@ -16,11 +16,11 @@ from graphflops.report import Named, Row
 
 Value = Callable[[Dim], Union[int, None]]
 
-_ALIGNED = 128  # bits: the channels of a convolution are padded to a multiple of this size
+_ALIGNED = 128  # bits: channels of a convolution are padded to a multiple of this size
 
 
 class TiledAxis(Record, frozen=True):
-    """An axis of a product: `times` segments of `size` elements, such as filter taps of channels or images of pixels."""
+    """An axis of a product: `times` segments of `size` elements each, such as the channels of every filter tap."""
 
     size: int
     times: int = 1
@@ -31,7 +31,7 @@ class TiledAxis(Record, frozen=True):
         return self.times * self.size
 
     def padded(self, tile: int) -> tuple[int, ...]:
-        """Lengths in whole tiles: of the whole axis, or of each segment by itself."""
+        """Lengths in whole tiles, if the axis is padded as a whole, or each segment by itself."""
         return tuple(dict.fromkeys((up(self.length, tile), self.times * up(self.size, tile))))
 
 
@@ -46,7 +46,7 @@ class MatrixProduct(Record, frozen=True):
 
 
 class KernelJob(Record, frozen=True):
-    """One product that a kernel computes. ways: its possible layouts. role: fprop, dgrad or wgrad in a convolution."""
+    """One product that a kernel computes. ways: its possible layouts. role: in a convolution, fprop, dgrad or wgrad."""
 
     ways: tuple[MatrixProduct, ...]
     role: str = ""
@@ -61,7 +61,7 @@ class Products(Record, frozen=True):
 
 
 class AttentionProblem(Record, frozen=True):
-    """Scaled dot-product attention over `heads` heads of the whole batch; causal from the top left."""
+    """Scaled dot-product attention over `heads` heads of the whole batch. A causal mask starts at the top left."""
 
     heads: int
     queries: int
@@ -73,7 +73,7 @@ class AttentionProblem(Record, frozen=True):
 
     @property
     def flops(self) -> int:
-        """FLOPs of two products; backward of five, because the scores are computed again."""
+        """FLOPs of two products; of five for the backward, which computes the scores again."""
         times = (3, 2) if self.backward else (1, 1)
         widths = times[0] * self.width + times[1] * self.value_width
         return 2 * self.heads * self.queries * self.keys * widths
@@ -83,9 +83,9 @@ Problem = Union[Products, AttentionProblem]
 
 
 def problem_of(row: Row, value: Value, backward: bool = False) -> Problem | None:
-    """The products of a call, from its types; None if it is no matrix product, convolution or attention.
+    """The products of a call, from its types; None if it is not a matrix product, convolution or attention.
 
-    value: the number of a size, `Report.value`. backward: the gradients that the row prices.
+    value: `Report.value`, the number of a size. backward: True for the gradients that the row prices.
     """
     op = operator(row.op)
     inputs, outputs = _shapes(row.inputs, value), _shapes(row.outputs, value)
@@ -186,7 +186,7 @@ def _jobs(
             columns, depth = TiledAxis(c), TiledAxis(outputs, count)
             gradient.append(MatrixProduct(TiledAxis(wide, images), columns, depth, groups, note))
             continue
-        if wide % phases == 0 == count % phases:  # each position within a stride has its own taps
+        if wide % phases == 0 == count % phases:  # each offset within a stride has its own taps
             own, depth = TiledAxis(wide // phases, images * phases), TiledAxis(outputs, count // phases)
             gradient.append(MatrixProduct(own, TiledAxis(c), depth, groups, note))
         steps = list(zip(sides, strides, strict=True))
@@ -202,7 +202,7 @@ def _jobs(
 
 
 def _inside(size: int, results: int, taps: int, stride: int) -> int:
-    """Taps that fall on the image along one axis, over all results; padding follows from the sizes, equal at both ends."""
+    """The number of taps on the image along one axis, over all results. Padding follows from the sizes, half at each end."""
     padding = max(0, -(-(stride * (results - 1) + taps - size) // 2))
     total = 0
     for tap in range(taps):

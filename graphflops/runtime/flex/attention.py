@@ -24,7 +24,7 @@ class PreparedAttention:
     """One attention, ready to run on operands of the sizes of its blocks."""
 
     blocks: MaskBlocks
-    settings: launch.LaunchSettings  # what its kernels take beside operands, scale and what to count
+    settings: launch.LaunchSettings  # arguments of its kernels besides operands, scale and what to count
 
     @property
     def source(self) -> str:
@@ -39,7 +39,7 @@ class PreparedAttention:
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, count: int = 0
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Output, log-sum-exp and each program's counts. count: 1 for tiles, 2 for visible scores as well."""
+        """Output, log-sum-exp and each program's counts. count: 0 nothing, 1 tiles, 2 tiles and visible scores."""
         self._fits(q, k)
         k, v = (x.expand(q.shape[0], -1, -1, -1) if x.shape[0] == 1 < q.shape[0] else x for x in (k, v))
         return launch.run_forward(q, k, v, self.problem(q, scale, count))
@@ -52,7 +52,7 @@ class PreparedAttention:
         return launch.backward(q, k, v, out, lse, grad, grad_lse, self.problem(q, scale, count))
 
     def predicted(self, kernel: Kernel, q: Tensor, v: Tensor) -> FlexCounts:
-        """Prediction of the tiles that a kernel computes for such operands."""
+        """The tiles that a kernel is predicted to compute for such operands."""
         tiles = block_lists.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
         by_column = kernel == "key_gradient"
         return block_lists.predicted_tiles(self.blocks, tiles, q.shape[0], q.shape[1], by_column)
@@ -65,7 +65,7 @@ class PreparedAttention:
         return 2 * tiles.rows * tiles.columns * (of_keys * width + of_values * value)
 
     def problem(self, q: Tensor, scale: float | None = None, count: int = 0) -> launch.LaunchSettings:
-        """The launch of the kernels without their operands."""
+        """The arguments of a launch except its operands."""
         scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
         return replace(self.settings, scale=scale, count=count)
 
@@ -87,9 +87,9 @@ def prepare(
 ) -> PreparedAttention:  # fmt: skip
     """Trace and translate a score function and a mask's function, and list the mask's blocks.
 
-    q, k: operands of the sizes and the element type it will be called with; nothing is computed from them.
+    q, k: operands of the sizes and element type that it will be called with; nothing is computed from them.
     score_mod: `score_mod(score, b, h, q_idx, kv_idx, *score_tensors)`.
-    block_mask: torch's `BlockMask`, or `(function, Blocks)`; None sees everything.
+    block_mask: torch's `BlockMask`, or `(function, Blocks)`; None masks nothing.
     """
     if block_mask is None:
         queries, keys = q.shape[2], k.shape[2]
@@ -119,10 +119,10 @@ def flex_attention(
     block_mask: Any = None, scale: float | None = None, enable_gqa: bool = False, return_lse: bool = False,
     count: bool = False,
 ) -> Any:  # fmt: skip
-    """Attention as torch's `flex_attention` defines it; with `return_lse` and `count` also those, in that order.
+    """Attention as torch's `flex_attention` defines it. `return_lse` and `count` add their results, in that order.
 
-    Functions are traced at every call: `prepare` them where that matters, and for torch.compile.
-    count: a `FlexCounts` of the forward kernel, visible scores included.
+    Functions are traced at every call. Use `prepare` where that matters, and for torch.compile.
+    count: return a `FlexCounts` of the forward kernel, with visible scores.
     """
     if q.shape[1] != k.shape[1] and not enable_gqa:
         raise ModelError(f"{q.shape[1]} query heads for {k.shape[1]} key heads: pass enable_gqa=True")
@@ -135,7 +135,7 @@ def scaled_dot_product_attention(
     q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Attention as torch's function of that name defines it, without dropout: the same kernel, its mask generated."""
+    """Attention as torch's function of that name defines it, without dropout, by the same kernel with a generated mask."""
     if attn_mask is not None and is_causal:
         raise ModelError("attn_mask and is_causal exclude one another")
     if q.shape[1] != k.shape[1] and not enable_gqa:
@@ -155,7 +155,7 @@ def sdpa(q: Tensor, k: Tensor, attn_mask: Tensor | None = None, is_causal: bool 
         return prepare(q, k)
     full = attn_mask.detach().reshape((1,) * (4 - attn_mask.dim()) + tuple(attn_mask.shape))
     spread = full.expand(*full.shape[:2], queries, keys)
-    # Sizes of one are indexed at zero, whatever the batch entry or head.
+    # An axis of size one is indexed at zero for every batch entry or head.
     entry, head = (int(size > 1) for size in full.shape[:2])
 
     def given(b: Tensor, h: Tensor, i: Tensor, j: Tensor, m: Tensor) -> Tensor:

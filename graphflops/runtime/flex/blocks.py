@@ -1,7 +1,7 @@
 """Blocks of the score matrix that are computed: lists for the kernels, and the predicted tiles.
 
-A full block needs no call of the mask function, a partial block does. Each list is held twice: by row of
-blocks for the forward and the query's gradient, by column for the key's and value's.
+A partial block calls the mask function, a full block need not. Each list is held twice: by row of blocks for the forward
+and the query's gradient, and by column for the gradients of key and value.
 
 Tile sizes and launch settings of the kernels are data by machine, reduced to the limits of a problem and a device.
 """
@@ -33,7 +33,7 @@ class Tiles:
     columns: int  # keys of a tile, a power of two
     warps: int = 4  # Triton's `num_warps`; `stages` likewise
     stages: int = 2
-    descriptors: bool = False  # tiles are brought by the tensor copy engine where strides allow
+    descriptors: bool = False  # tiles are loaded by tensor descriptors (TMA) where strides allow
 
 
 _chosen: contextvars.ContextVar[Mapping[Kernel, Tiles]] = contextvars.ContextVar("chosen", default={})  # noqa: B039
@@ -41,7 +41,7 @@ _chosen: contextvars.ContextVar[Mapping[Kernel, Tiles]] = contextvars.ContextVar
 
 @contextlib.contextmanager
 def override(**tiles: Tiles) -> Iterator[None]:
-    """Use these settings, by kernel, within the context; sizes are still reduced to the mask's blocks."""
+    """Within this context, use these settings by kernel. Sizes are still reduced to the mask's blocks."""
     token = _chosen.set({**_chosen.get(), **tiles})  # type: ignore[dict-item]
     try:
         yield
@@ -52,7 +52,7 @@ def override(**tiles: Tiles) -> Iterator[None]:
 def tiles_for(kernel: Kernel, q: Tensor, v: Tensor, blocks: tuple[int, int]) -> Tiles:
     """The settings that a kernel runs with on these operands.
 
-    blocks: sizes of the mask's blocks, which tiles must divide. Raises ModelError for blocks that no tile of 16 divides.
+    blocks: sizes of the mask's blocks, which tiles must divide. Raises ModelError if not even a tile of 16 divides them.
     """
     width = max(q.shape[-1], v.shape[-1])
     tiles = _chosen.get().get(kernel) or _recorded(kernel, _device_name(q.device), q.element_size(), width)
@@ -125,10 +125,10 @@ def from_sets(partial: Tensor, full: Tensor, rows: int, columns: int, queries: i
 
 
 def lists(chosen: Tensor) -> BlockLists:
-    """The lists of the true entries of each line."""
+    """For each line, the list of its true entries."""
     counts = chosen.sum(-1, dtype=torch.int32).contiguous()
     places = torch.argsort(chosen.to(torch.int8), dim=-1, descending=True, stable=True).to(torch.int32)
-    # Read from the device, together with whether all places are consecutive.
+    # This read, and that of `follows`, wait for the device.
     most = int(counts.max()) if counts.numel() else 0
     places = places[..., : max(most, 1)].contiguous()
     steps = torch.arange(places.shape[-1], device=places.device, dtype=torch.int32)
@@ -137,7 +137,7 @@ def lists(chosen: Tensor) -> BlockLists:
 
 
 def dense(queries: int, keys: int, rows: int, columns: int, device: torch.device) -> MaskBlocks:
-    """All blocks; blocks that exceed the lengths are partial."""
+    """The blocks without a mask: all of them. Those that exceed the lengths are partial."""
     last = torch.zeros(1, 1, -(-queries // rows), -(-keys // columns), dtype=torch.bool, device=device)
     if keys % columns:
         last[..., -1] = True
@@ -145,7 +145,7 @@ def dense(queries: int, keys: int, rows: int, columns: int, device: torch.device
 
 
 def causal(queries: int, keys: int, rows: int, columns: int, device: torch.device) -> MaskBlocks:
-    """The blocks of `query >= key`, counted from the top left."""
+    """The blocks of the causal mask `query >= key`, from the top left."""
     first_row = torch.arange(-(-queries // rows), device=device)[:, None] * rows
     first_key = torch.arange(-(-keys // columns), device=device)[None, :] * columns
     seen = first_key <= torch.clamp(first_row + rows, max=queries) - 1

@@ -1,6 +1,6 @@
-"""The kernels: one program for each tile of the result, which loops over the blocks that the mask lists in a fixed order.
+"""The attention kernels. A program computes one tile of the result, and loops over the mask's listed blocks.
 
-So results are reproducible.
+The order of the blocks is fixed, so results are reproducible.
 """
 
 import triton
@@ -75,7 +75,7 @@ def forward_kernel(
                     real = (rows < queries)[:, None] & inside
                     visible += number_of(real & keep if MASKED else real)
                 highest = tl.maximum(top, tl.max(score, 1) * FACTOR)
-                # No unmasked score so far: subtracting minus infinity from itself would give NaN.
+                # Without an unmasked score so far, minus infinity less itself would give NaN.
                 base = (
                     highest
                     if not MASKED and not C.HAS_SCORE
@@ -110,7 +110,7 @@ def query_kernel(
 ):  # fmt: skip
     """Rows of the query's gradient, over the listed blocks of keys; parameters as of the forward kernel.
 
-    delta: written here for the key's kernel: output times its gradient, summed by row, less the log-sum-exp's gradient.
+    delta: written here for `key_kernel`: output times its gradient, summed by row, less the log-sum-exp's gradient.
     """
     batch, heads, queries, keys = sizes
     line, head_index = program_place(

@@ -1,6 +1,6 @@
-"""Launches the attention kernels, forward and backward; their arguments: operands, strides, constants, sizes of tiles.
+"""Launches the attention kernels, forward and backward, with their operands, strides, constants and sizes of tiles.
 
-They are operators of torch too, so that autograd, torch.compile and torch.export support them.
+They are also registered as operators of torch, so that autograd, torch.compile and torch.export support them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from graphflops.runtime.flex.blocks import Kernel, Tiles, tiles_for
 from graphflops.runtime.flex.kernels import forward_kernel, key_kernel, query_kernel
 from graphflops.runtime.flex.trace import functions
 
-# Keys and values of heads that run together: half of a large second-level cache.
+# The most bytes of keys and values of heads that run together: half of a large L2 cache.
 _CACHE_BYTES = 24 << 20
 
 
@@ -29,7 +29,7 @@ _CACHE_BYTES = 24 << 20
 class LaunchSettings:
     """The arguments that every launch of one attention shares."""
 
-    # Counts and indices of partial, then of full blocks, by row; then the same four by column.
+    # By row: counts and indices of partial blocks, then of full blocks. Then the same four by column.
     lists: Sequence[Tensor]
     buffers: Sequence[Tensor]
     functions: str
@@ -42,9 +42,9 @@ class LaunchSettings:
 
 
 INTERPRETED = not hasattr(forward_kernel, "cache_key")  # kernels run in Triton's interpreter
-# What is known when a kernel is compiled. ROWS, COLUMNS: of a tile. SHARING: query heads per key head. EVEN_...: no tile
-# exceeds the length. CLAMP: keep indices inside buffers. COUNT: 0 nothing, 1 tiles, 2 tiles and visible scores. SUM: type of
-# the sums. UPCAST: products in single precision.
+# Compile-time constants of a kernel. ROWS, COLUMNS: of a tile. SHARING: query heads per key head. EVEN_...: no tile exceeds
+# the length. CLAMP: keep indices inside buffers. COUNT: 0 nothing, 1 tiles, 2 tiles and visible scores. SUM: type of sums.
+# UPCAST: products in single precision.
 Constants = namedtuple(
     "Constants",
     "HAS_SCORE HAS_MASK SCALE WIDTH VALUE_WIDTH BLOCK_WIDTH BLOCK_VALUE_WIDTH ROWS COLUMNS BLOCK_ROWS BLOCK_COLUMNS "
@@ -56,9 +56,9 @@ Constants = namedtuple(
 def laid_out(
     kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, problem: LaunchSettings
 ) -> tuple[Tiles, int, Tensor]:
-    """The tiles of a kernel, its programs, and room for the counts of each; empty if nothing is counted.
+    """The tiles of a kernel, its number of programs, and a tensor for their counts, empty if nothing is counted.
 
-    There is a program for each tile of queries and head, or of keys and head of keys.
+    There is a program for each tile of queries in each head, or for each tile of keys in each key head.
     """
     tiles = tiles_for(kernel, q, v, (problem.rows, problem.columns))
     rows, tile = (k, tiles.columns) if kernel == "key_gradient" else (q, tiles.rows)
@@ -93,10 +93,10 @@ def _constants(
     rows: int, columns: int, contiguous: int, present: int, count: int, indexed: bool, tiles: Tiles,
     use: bool, by_column: bool, exact: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    """Compile-time arguments that all kernels take. use: descriptors. exact: products in single precision are."""
+    """Compile-time arguments of all kernels. use: descriptors are used. exact: float32 products do not use TF32."""
     sharing, itemsize = q_shape[1] // k_shape[1], dtype.itemsize
     length, share, heads = (q_shape[2], 1, k_shape[1]) if by_column else (k_shape[2], sharing, q_shape[1])
-    # Number of heads that run at the same time, such that their keys and values fit in the second-level cache.
+    # The number of heads that run at the same time: their keys and values must fit in the L2 cache.
     most = max(1, min(_CACHE_BYTES // max(length * (q_shape[3] + value_width) * itemsize, 1), 64)) * share
     together = 1 << (min(most, max(q_shape[0] * heads, 1)).bit_length() - 1)
     given, listed, follows = functions(key), present >> 2 * by_column, contiguous >> 2 * by_column
@@ -120,7 +120,7 @@ def _constants(
 
 
 def source(tensor: Tensor, rows: int, use: bool) -> Any:
-    """The source from which a kernel loads tiles: a descriptor of tiles, or the tensor."""
+    """What a kernel loads tiles from: a tensor descriptor, or the tensor itself."""
     if not use:
         return tensor
     from triton.tools.tensor_descriptor import TensorDescriptor
@@ -132,7 +132,7 @@ def source(tensor: Tensor, rows: int, use: bool) -> Any:
 def _described(
     shape: torch.Size, strides: tuple[int, ...], rows: int
 ) -> tuple[list[int], list[int], list[int]]:
-    """Sizes, strides and tile of a descriptor; an axis of size one gets a stride that the copy engine accepts."""
+    """Sizes, strides and tile of a descriptor. An axis of size one gets a stride that TMA accepts."""
     width = shape[-1]
     outer = [stride if size > 1 else max(16, width) for size, stride in zip(shape, strides, strict=True)]
     return list(shape), [*outer[:-1], 1], [1, 1, rows, _block_width(width)]
@@ -140,7 +140,7 @@ def _described(
 
 @functools.lru_cache(4096)
 def _regular(shape: torch.Size, strides: tuple[int, ...], size: int, device: torch.device) -> bool:
-    """Rows of whole elements, every other stride of 16 bytes."""
+    """Whether TMA can load a tensor: Hopper or later, contiguous rows, rows and other strides in multiples of 16 bytes."""
     if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] < 9:
         return False
     if size > 4 or strides[-1] != 1 or shape[-1] * size % 16:
@@ -209,9 +209,9 @@ def _run(
     by_column = name == "key_gradient"
     tiles, programs, counts = laid_out(name, q, k, v, problem)
     regular = (_regular(x.shape, x.stride(), x.element_size(), x.device) for x in loaded)
-    # the tensor copy engine accepts all tensors
+    # all tensors must suit TMA
     use = tiles.descriptors and all(x.data_ptr() % 16 == 0 for x in loaded) and all(regular)
-    # The default of torch, unless the user lowers it.
+    # torch's default is exact, unless the user lowers it.
     exact = torch.get_float32_matmul_precision() == "highest"
     constants = _constants(
         *(q.dtype, q.shape, k.shape, v.shape[-1]),
@@ -323,7 +323,7 @@ flex_forward.register_autograd(_gradients, setup_context=_keep)
 
 
 class _Eager(torch.autograd.Function):  # type: ignore[misc]
-    """The same for plain tensors, without the overhead of a custom operator."""
+    """The attention for eager calls, without the overhead of a custom operator."""
 
     @staticmethod
     def forward(
@@ -346,7 +346,7 @@ class _Eager(torch.autograd.Function):  # type: ignore[misc]
 
 
 def run_forward(q: Tensor, k: Tensor, v: Tensor, problem: LaunchSettings) -> tuple[Tensor, Tensor, Tensor]:
-    """Output, log-sum-exp and counts; through the operator while torch traces, else directly."""
+    """Output, log-sum-exp and counts, by the operator while torch traces, else without it."""
     found: tuple[Tensor, Tensor, Tensor]
     if torch.compiler.is_compiling() or type(q) not in _PLAIN or _get_current_dispatch_mode() is not None:
         settings = (getattr(problem, field.name) for field in fields(problem))

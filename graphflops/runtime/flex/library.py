@@ -1,7 +1,7 @@
 """Functions that kernels call: loading and storing tiles, products, the blocks of a mask, the order of tiles.
 
-C holds what is known when a kernel is compiled (`launch.Constants`). Other functions are for generated code, where Triton
-has no operator with torch's semantics.
+C has the compile-time constants (`launch.Constants`). Other functions are for generated code, where Triton has no operator
+with torch's semantics.
 """
 
 import triton
@@ -13,7 +13,7 @@ def load_tile(
     source, batch, head, row, strides, length, KEYS: tl.constexpr, VALUES: tl.constexpr,
     DESCRIPTOR: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """A tile of one head from a row on, zero past the end: of queries or keys, as wide as these or as values.
+    """Load a tile of one head that begins at a row: of queries or keys, as wide as these or as values. Zero past the end.
 
     source: a tensor descriptor, or a pointer. strides: of batch entries, heads, rows, columns.
     """
@@ -43,7 +43,7 @@ def store_tile(
     target, values, batch, head, row, strides, length, KEYS: tl.constexpr, VALUES: tl.constexpr,
     C: tl.constexpr,
 ):  # fmt: skip
-    """Write a tile of one head, without rows past its end."""
+    """Store a tile of one head, without rows past its end."""
     start = target + batch.to(tl.int64) * strides[0] + head.to(tl.int64) * strides[1]
     start += row.to(tl.int64) * strides[2]
     rows = tl.arange(0, C.COLUMNS if KEYS else C.ROWS)
@@ -55,7 +55,7 @@ def store_tile(
 
 @triton.jit
 def product(a, b, C: tl.constexpr):
-    """Matrix product of a and b; UPCAST: in single precision, for types that Triton cannot multiply."""
+    """Matrix product of a and b. With UPCAST it is in single precision, for types that Triton cannot multiply."""
     if C.UPCAST:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision=C.PRECISION)
     else:
@@ -72,7 +72,7 @@ def add_product(sum, a, b, C: tl.constexpr):
 
 @triton.jit
 def line_of_blocks(lists, meta, entry, head, line, SIZE: tl.constexpr, MASKED: tl.constexpr):
-    """The number of blocks of one kind in a line of the mask, where these are listed, and the first place in the first."""
+    """For one kind of blocks in a line of the mask: their number, where their list is, and where the first block begins."""
     most, mask_heads = meta[0 if MASKED else 1], meta[3]
     listed = ((entry % meta[2]) * mask_heads + head % mask_heads) * meta[4] + line
     places = lists[1 if MASKED else 3] + listed.to(tl.int64) * most
@@ -81,7 +81,7 @@ def line_of_blocks(lists, meta, entry, head, line, SIZE: tl.constexpr, MASKED: t
 
 @triton.jit
 def tile_start(first, places, step, KEYS: tl.constexpr, MASKED: tl.constexpr, C: tl.constexpr):
-    """First query or key of a tile in a line, which begins at `first`; each listed block has several tiles."""
+    """The first query or key of a tile in a line whose first block begins at `first`. Blocks may have several tiles."""
     TILE: tl.constexpr = C.COLUMNS if KEYS else C.ROWS
     BLOCK: tl.constexpr = C.BLOCK_COLUMNS if KEYS else C.BLOCK_ROWS
     SPLIT: tl.constexpr = BLOCK // TILE
@@ -96,7 +96,7 @@ def kept(
     entry, head, q_index, kv_index, inside, buffers, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     MASK: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """Which scores of a tile the mask lets through; `inside`: where there are keys."""
+    """Which scores of a tile are not masked. inside: where there are keys."""
     if C.HAS_MASK:
         keep = tl.broadcast_to(MASK(entry, head, q_index, kv_index, buffers), (HEIGHT, WIDTH))
         return keep if C.EVEN_KEYS else keep & inside
@@ -114,8 +114,8 @@ def number_of(pairs):
 def program_place(pid, lines, all_heads, TOGETHER: tl.constexpr, REVERSED: tl.constexpr):
     """A program's line of tiles, and its batch entry and head as one number.
 
-    TOGETHER heads share the second-level cache; among them the same line of every head runs at the same time.
-    REVERSED: from the last line on, so that under a causal mask the longest line runs first.
+    TOGETHER heads share the L2 cache: the same line of each of them runs at the same time.
+    REVERSED: the last line runs first, which is the longest under a causal mask.
     """
     per_group = lines * TOGETHER
     group = pid // per_group
@@ -194,7 +194,7 @@ def log1p(x):
 
 @triton.jit
 def power(x, y):
-    """The power y of x; not a number for a negative base and a fractional exponent."""
+    """The power x ** y; NaN for a negative base and a fractional exponent."""
     size = tl.exp2(y * tl.log2(tl.abs(x)))
     size = tl.where(y == 0, 1, size)
     whole = tl.floor(y) == y

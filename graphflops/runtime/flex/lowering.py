@@ -1,7 +1,7 @@
 """Pointwise operators of score and mask functions in Triton's language.
 
-Operands arrive as text, cast as the table that holds the operator says; `{0}` is the first. Operators have the canonical
-names of `graphflops.ops`.
+Operands are text, cast as the comment above an operator's table says; `{0}` is the first. Operators have the canonical names
+of `graphflops.ops`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from graphflops.graph import Argument, Node, Opaque
 from graphflops.ops import Op
 from graphflops.tensor import DType
 
-# Operands cast to the result's type.
+# Operands are cast to the result's type.
 _ARITHMETIC = {
     "mul": "{0} * {1}", "maximum": "tl.maximum({0}, {1})", "minimum": "tl.minimum({0}, {1})",
     "fmod": "{0} - {1} * trunc({0} / {1})", "abs": "tl.abs({0})", "relu": "tl.maximum({0}, 0)",
@@ -40,20 +40,20 @@ _ROUNDING = {
     "floor": "tl.floor({0})", "ceil": "tl.ceil({0})", "trunc": "trunc({0})", "round": "round_half_even({0})",
 }  # fmt: skip
 
-# Operands cast to their common type; the result is a truth value.
+# Operands are cast to their common type; the result is a truth value.
 _COMPARISON = {
     "eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "{0} < {1}", "le": "{0} <= {1}", "gt": "{0} > {1}",
     "ge": "{0} >= {1}", "isnan": "{0} != {0}", "isinf": 'tl.abs({0}) == float("inf")',
 }  # fmt: skip
 
-# Operands made truth values.
+# Operands are converted to truth values.
 _LOGICAL = {
     "logical_and": "{0} & {1}", "logical_or": "{0} | {1}", "logical_xor": "{0} ^ {1}", "logical_not": "{0} == 0",
 }  # fmt: skip
 
 
 class Value(Record, frozen=True):
-    """Text of a value, its Triton type ("" for a literal), and whether it is known to be zero or more."""
+    """The text of a value, its Triton type ("" for a literal), and whether it is known to be zero or more."""
 
     text: str
     type: str
@@ -71,7 +71,7 @@ class Value(Record, frozen=True):
 
 
 def full(text: str, kind: str, natural: bool) -> Value:
-    """A Triton tensor of one literal."""
+    """A Triton tensor filled with a literal."""
     return Value(f"tl.full([], {text}, {kind})", kind, natural)
 
 
@@ -81,12 +81,12 @@ def passes(op: Op) -> bool:
 
 
 def lowered(node: Node, kind: str, operand: Callable[[Argument], Value]) -> Value | None:
-    """The result of a call, of a Triton type; None for an operator without a translation.
+    """The result of a call, in a Triton type; None for an operator without a translation.
 
     operand: reads an argument as a value.
     """
     op, arguments = node.operator, node.arguments()
-    # the number that a call fills a tensor with
+    # the number with which a call fills a tensor
     number = arguments.get("value") if op.kind == "creation" else None
     if op.name in ("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones"):
         number = int("ones" in op.name)
@@ -188,7 +188,7 @@ def _common(values: Sequence[Value]) -> str:
 
 
 def literal(value: object) -> str:
-    """A number as Triton reads it."""
+    """A number as Triton source."""
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
     if isinstance(value, (bool, int, float)):

@@ -1,6 +1,6 @@
-"""Traces score and mask functions to Graphs of plain operators; also their derivatives.
+"""Traces score and mask functions, and their derivatives, to Graphs of plain operators.
 
-Generated source compiled to Triton functions, registered by the digest of the source.
+The source generated from them is compiled to Triton functions, which are registered by the digest of the source.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from graphflops.tensor import TensorType
 
 
 def _gradient(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The gradient of a score function's input, given the gradient of its output."""
+    """A function that returns the gradient of a score function's input from the gradient of its output."""
 
     def gradient(score: Tensor, *rest: Tensor) -> Tensor:
         b, h, q, kv, grad, *captured = rest
@@ -45,7 +45,7 @@ def _gradient(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Indexing(TorchFunctionMode):  # type: ignore[misc]
-    """Keeps indexing by scalar tensors as an operator; torch would read their values."""
+    """Keeps indexing by scalar tensors as an operator, because torch would read their values."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.__getitem__:
@@ -65,7 +65,7 @@ class _Indexing(TorchFunctionMode):  # type: ignore[misc]
 def _traced(
     function: Callable[..., Any], inputs: Sequence[Tensor], tensors: Sequence[Tensor]
 ) -> tuple[Graph, tuple[Tensor, ...]]:
-    """A function of scalars as a Graph, and the tensors it captures, in the order of the Graph's last inputs."""
+    """A function of scalars as a Graph, and the tensors that it captures, in the order of the Graph's last inputs."""
 
     def indexing(*values: Tensor) -> Any:
         with _Indexing():
@@ -103,7 +103,7 @@ _HEAD = '"""Score and mask functions of one attention, generated from its graph.
 
 
 class KernelFunctions(Record, frozen=True):
-    """The functions that a kernel calls for each tile of scores; None for an absent function."""
+    """The functions that a kernel calls for each tile of scores; None if there is none."""
 
     source: str  # the Python text that `--show-kernel` prints
     score: Any
@@ -118,7 +118,7 @@ def written(
     score: Callable[..., Any] | None, mask: Callable[..., Any] | None, dtype: torch.dtype,
     device: torch.device, score_tensors: Sequence[Tensor] = (), mask_tensors: Sequence[Tensor] = (),
 ) -> tuple[str, tuple[Tensor, ...]]:  # fmt: skip
-    """Trace, translate and register the functions of one attention: their key, and the tensors that kernels index.
+    """Trace, translate and register the functions of one attention. Returns their key and the tensors that kernels index.
 
     dtype: the scores' element type as the functions see it. Raises ModelError for an operator without a translation.
     """
@@ -145,7 +145,7 @@ def written(
         name = f"<graphflops attention {key}>"
         space = {word: value for word, value in vars(library).items() if not word.startswith("_")}
         space |= {"triton": triton, "tl": tl, "__name__": f"graphflops_attention_{key}"}
-        # Triton and tracebacks read the source of a function by its file name.
+        # Triton and tracebacks look up the source of a function by its file name.
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
         exec(compile(source, name, "exec"), space)
         _known[key] = KernelFunctions(source, *map(space.get, ("score_mod", "score_grad", "mask_mod")))
@@ -162,7 +162,7 @@ def functions(key: str) -> KernelFunctions:
 
 
 def _placed(tensors: Sequence[Tensor], buffers: list[Tensor]) -> list[Buffer]:
-    """Indices of a function's captured tensors among all; a tensor of several functions is passed once."""
+    """The buffers of a function's captured tensors. A tensor that several functions capture is passed once."""
     placed = []
     for tensor in tensors:
         views = [(x.dtype, x.device, x.data_ptr(), x.shape, x.stride()) for x in (*buffers, tensor)]

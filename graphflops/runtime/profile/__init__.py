@@ -1,1 +1,1 @@
-"""Measures the kernels that times are predicted from, on the device of this machine."""
+"""Measures kernels on the device of this machine, from which times are then predicted."""

@@ -1,4 +1,4 @@
-"""Fits the constants of the models of kernel families to kernels that were measured on a device without any: a CPU."""
+"""Fits the constants of kernel families' models to measured kernels, for a device that has no constants yet: a CPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphflops.time.predict import modelled, names_of_constants
 Measured = Sequence[tuple[Kernel, float]]
 Table = dict[str, float]
 
-# Where a search begins. Units are those of the models: µs for floors, shares of ceilings, elements and FLOPs per ns.
+# Start values of the search, in the units of the models: µs for floors, shares of ceilings, elements and FLOPs per ns.
 _PRODUCT = {"floor": 2.0, "memory": 0.5, "matrix": 0.5, "half": 1e-3, "epilogue": 1e-3}
 _ATTENTION = {"floor": 5.0, "memory": 0.5, "matrix": 0.3, "width": 10.0, "start": 1.0, "block": 1.0}
 _DECODING = {"decoding_block": 1.0, "decoding_tile": 1e3}
@@ -30,15 +30,15 @@ _NO_SPLITS = {
 }  # fmt: skip
 _NO_PARTS = {"mix": 3.0, "join": 1e-3}
 _STEPS = (4.0, 2.0, 1.4, 1.15)
-_TURNS = 6  # of the search over all constants
-_STAYS = 0.01  # what an octave away from where the search began costs, in octaves of the mean error
-_FEWEST = 5  # kernels that have a table of their own
+_TURNS = 6  # passes of the search over all constants, for each step
+_STAYS = 0.01  # penalty for a constant that moves by a factor of two, in octaves of the mean error
+_FEWEST = 5  # kernels for which a table of their own is fitted
 _NARROWEST = 1.15
-_OCTAVES = 20  # bounds of a constant
+_OCTAVES = 20  # by which a constant may move at most
 
 
 def fitted(found: Measured, device: Device) -> dict[str, Table]:
-    """The constants of each family, by variant and width of elements where enough kernels of these were measured."""
+    """The constants of each family; also by variant and width of elements, if enough such kernels were measured."""
     groups: dict[str, list[tuple[Kernel, float]]] = defaultdict(list)
     for kernel, seconds in found:
         names = names_of_constants(kernel, bytes_of(kernel.dtype))
@@ -46,7 +46,7 @@ def fitted(found: Measured, device: Device) -> dict[str, Table]:
             groups[name].append((kernel, seconds))
     general = {names_of_constants(kernel, 4)[-1] for kernel, _ in found}
     tables: dict[str, Table] = {}
-    # By kernels: one variant may be all that there is of its family.
+    # By kernels, because a family and its only variant have the same ones.
     same: dict[tuple[int, ...], Table] = {}
     for name, kernels in sorted(groups.items()):
         if len(kernels) >= _FEWEST or name in general:
@@ -60,7 +60,7 @@ def fitted(found: Measured, device: Device) -> dict[str, Table]:
 
 
 def _searched(name: str, kernels: Measured, device: Device) -> Table:
-    """The constants of one table: one after the other is moved as long as the mean error becomes smaller."""
+    """The constants of one table, by coordinate descent: each in turn is moved as long as that lowers the mean error."""
     begun, fixed = _begun(kernels)
     free, best = dict(begun), float("inf")
     for step in _STEPS:
@@ -71,7 +71,7 @@ def _searched(name: str, kernels: Measured, device: Device) -> Table:
                     moved = {**free, constant: free[constant] * factor}
                     errors = _errors(name, {**moved, **fixed}, kernels, device)
                     octaves = [abs(log(moved[key] / begun[key])) / log(2) for key in begun]
-                    # the means, in octaves
+                    # mean error and mean distance from the start, in octaves
                     error = sum(errors) / len(errors) + _STAYS * sum(octaves) / len(octaves)
                     if error < best and max(octaves) < _OCTAVES:
                         free, best = moved, error
@@ -79,18 +79,18 @@ def _searched(name: str, kernels: Measured, device: Device) -> Table:
                 break
     table = {**free, **fixed}
     errors = sorted(_errors(name, table, kernels, device))
-    # The factor that nine of ten of these kernels are within.
+    # Nine of ten of these kernels are within this factor of their prediction.
     table |= {"spread": max(_NARROWEST, exp(log(2) * errors[round(0.9 * (len(errors) - 1))]))}
     return {key: float(f"{value:.3g}") for key, value in table.items()}
 
 
 def _begun(kernels: Measured) -> tuple[Table, Table]:
-    """The constants that the models of these kernels read: those to search for, and those that are fixed."""
+    """The constants that the models of these kernels read: start values of those to search, and the fixed ones."""
     families = {kernel.family for kernel, _ in kernels}
     sizes = [kernel.sizes for kernel, _ in kernels]
     if "attention" in families:
         return {**_ATTENTION, **_DECODING}, {**_NO_PARTS}
-    # A convolution is no product where each channel is a group of its own.
+    # A convolution where each channel is its own group is not computed as a product.
     dense = (isinstance(each, Convolution) and not 1 < each.groups == each.channels for each in sizes)
     if "matmul" in families or any(dense):
         return _PRODUCT, {**_NO_SPLITS}

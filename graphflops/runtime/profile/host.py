@@ -1,6 +1,6 @@
-"""Micro-benchmarks of the CPU beside a device: how fast it runs Python and launches kernels of PyTorch.
+"""Micro-benchmarks of a device's host CPU: how fast it runs Python and launches PyTorch's kernels.
 
-The sizes are so small that a GPU always waits for the CPU.
+Tensors are so small that a GPU always waits for the CPU.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import nn
 
 from graphflops.devices import Host, Part
 
-# A core that other work shares is slow for tenths of a second at a time: of many short rounds, some are in other moments.
+# A core shared with other work is slow for tenths of a second at a time. Of many short rounds, some miss those moments.
 _ROUNDS, _ROUND_SECONDS = 200, 1e-3
 _BLOCKS = 4
 _DIGITS = 4
@@ -27,9 +27,9 @@ _FASTER, _SLOWER = 1.15, 1.7  # from program to program, and from one moment to 
 
 
 def host_benchmarks(device: str, rounds: int = _ROUNDS) -> dict[str, float]:
-    """Least CPU seconds of each micro-benchmark on a device ("cuda" or "cpu"); about three seconds in all.
+    """The least CPU seconds of a call of each micro-benchmark on a device ("cuda" or "cpu"). Takes about three seconds.
 
-    The benchmarks take turns, so that each has a moment in which no other work slows the core that it runs on.
+    The benchmarks take turns, so that each finds a moment in which no other work slows its core.
     """
     x, image = torch.randn(16, 16, device=device), torch.randn(1, 8, 8, 8, device=device)
     linear, norm = nn.Linear(16, 16, device=device), nn.LayerNorm(16, device=device)
@@ -44,7 +44,7 @@ def host_benchmarks(device: str, rounds: int = _ROUNDS) -> dict[str, float]:
     }
     calls = {name: torch.no_grad()(call) for name, call in single.items()} | _programs(device)
     counts, found = dict[str, int](), dict[str, list[float]]()
-    for name, call in calls.items():  # as often as fills a round
+    for name, call in calls.items():  # as many calls as fill a round
         _seconds(call, 3, device)
         counts[name] = max(1, int(_ROUND_SECONDS / max(_seconds(call, 5, device), 1e-7)))
         found[name] = []
@@ -61,7 +61,7 @@ def slowness(measured: dict[str, float], reference: Host) -> float:
 
 
 def scaled_host(reference: Host, measured: dict[str, float]) -> Host:
-    """The host section of the measured CPU: the costs of the reference, times its slowness."""
+    """The host section of the measured CPU: costs of the reference, times the CPU's slowness."""
     factor = slowness(measured, reference)
     seconds = {kind: rounded(cost * factor) for kind, cost in reference.seconds.items()}
     return replace(reference, seconds=seconds, benchmarks=measured, faster=_FASTER, slower=_SLOWER)
@@ -114,7 +114,7 @@ class _Attention(nn.Module):  # type: ignore[misc]
 
 
 def _seconds(call: Callable[[], object], count: int, device: str) -> float:
-    """CPU seconds of one call until it returns: the GPU may still run it."""
+    """CPU seconds of one call until it returns; the GPU may still be running it."""
     begun = time.perf_counter()
     for _ in range(count):
         call()
@@ -124,12 +124,12 @@ def _seconds(call: Callable[[], object], count: int, device: str) -> float:
     return seconds
 
 
-_WAIT = 1.5  # seconds until a GPU's utilisation is due to others alone
+_WAIT = 1.5  # seconds after which a GPU's utilisation no longer includes our own work
 _ASKED = ("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-i")
 
 
 class Others:
-    """Other processes from now on. gpu: identifier of the GPU that is measured; "" for none."""
+    """Watches other processes from now on. gpu: identifier of the GPU that is measured; "" for none."""
 
     def __init__(self, gpu: str = "") -> None:
         self.gpu = gpu
@@ -139,8 +139,8 @@ class Others:
     def shares(self) -> dict[Part, float]:
         """The share of the processor (`cpu`) and of the GPU (`gpu`) that others took, as far as the system shows it.
 
-        The processor's share is the mean since this object was made. The GPU's is the larger of before and after: in between
-        it is ours.
+        The processor's share is the mean since this object was made. The GPU's is the larger of the shares before and after
+        the measurements: during them, it is ours.
         """
         ended = _processor_seconds()
         found: dict[Part, float] = {}
@@ -162,13 +162,13 @@ def _processor_seconds() -> tuple[float, float] | None:
         return None
     rows = [[int(part) for part in line.split()[1:9]] for line in lines if line.partition(" ")[0] in cores]
     total, own = sum(map(sum, rows)), os.times()
-    idle = sum(row[3] + row[4] for row in rows)  # the fourth and fifth: idle, and waiting for a disk
+    idle = sum(row[3] + row[4] for row in rows)  # columns four and five: idle, and waiting for a disk
     tick = os.sysconf("SC_CLK_TCK")
     return (total - idle) / tick - sum(own[:4]), total / tick
 
 
 def _gpu_share(gpu: str) -> float | None:
-    """The share of the last moments in which kernels ran on a GPU; None if NVIDIA's tool does not show it."""
+    """The share of recent time in which kernels ran on a GPU; None if nvidia-smi does not show it."""
     if not gpu:
         return None
     try:

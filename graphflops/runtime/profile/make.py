@@ -32,12 +32,12 @@ Measured = list[tuple[Kernel, float]]
 Progress = Callable[[int, int], None]
 
 _LIMIT = 100.0  # seconds of measurements
-_HELD_OUT = 5  # one in this many measured kernels checks the others
+_HELD_OUT = 5  # one in this many measured kernels is held out to check the others
 _MOST = 300  # points of one family, variant and element type
-_USEFUL = 0.3  # largest mean error of points that replace the constants of a device that was measured before
-_FASTER, _SLOWER = 1.4, 1.5  # of a CPU that runs the kernels itself, from one moment to the next
+_USEFUL = 0.3  # if the device has constants, points with a larger mean error do not replace them
+_FASTER, _SLOWER = 1.4, 1.5  # of `Host`, for a CPU that runs the kernels itself
 _LARGE = 2e7  # bytes; copies of more show the bandwidth
-_SIMILAR = "h200"  # whose constants a GPU gets that has none
+_SIMILAR = "h200"  # a GPU without constants gets those of this one
 _AGAIN = "measure on an idle machine"
 _SOURCES = {"bandwidth": "measured", "matrix": "measured"}
 _HOST_SOURCE = "costs of calls on the host of an H200, times the ratio of the micro-benchmarks here and there"
@@ -52,11 +52,11 @@ def profile(kind: str, runtime: str, progress: Progress | None = None) -> Device
         clock: Clock = OnnxClock()
     else:
         clock = CudaClock() if kind == "cuda" else CpuClock()
-    # First the host: random numbers of torch fail in a process where the capture of a CUDA graph failed.
+    # The host comes first: once the capture of a CUDA graph has failed, torch's random numbers fail in that process.
     host = _host(kind) if runtime == "torch" else Host({})
     if kind == "cpu":
         host = replace(host, faster=_FASTER, slower=_SLOWER)
-    # Seconds between two kernels of a CUDA graph, which measured times hold; a CPU has no such gap.
+    # Seconds between two kernels of a CUDA graph, which measured times include. A CPU has no such gap.
     launch = device(_SIMILAR).launch
     gap = launch.graph_seconds if kind == "cuda" and launch else 0.0
     measured = measure(clock, _LIMIT, progress)
@@ -76,7 +76,7 @@ def profile(kind: str, runtime: str, progress: Progress | None = None) -> Device
 
 
 def profile_of_host(kind: str, base: str | None) -> Device:
-    """The profile `base` with the host section of this machine. base: by default that of the GPU in this machine."""
+    """The profile `base` with the host section of this machine. base: by default, the profile of this machine's GPU."""
     others = _others(kind)
     name = torch.cuda.get_device_name(0) if kind == "cuda" else "cpu"
     known = device(base) if base else _published(name)
@@ -87,7 +87,7 @@ def profile_of_host(kind: str, base: str | None) -> Device:
 
 
 def _others(kind: str) -> Others:
-    """The other processes, on the processor and on the GPU if one is measured; raises RunError if there is no GPU."""
+    """A watch on other processes, also on the GPU if it is measured. Raises RunError if there is no GPU to measure."""
     if kind == "cuda" and not torch.cuda.is_available():
         raise RunError("--device cuda: torch finds no GPU on this machine; measure its CPU with --device cpu")
     number = getattr(torch.cuda.get_device_properties(0), "uuid", "") if kind == "cuda" else ""
@@ -95,7 +95,7 @@ def _others(kind: str) -> Others:
 
 
 def _require_enough(measured: Measurement, kind: str) -> None:
-    """Raises RunError where most kernels failed, or no product or nothing else was measured."""
+    """Raises RunError if most kernels failed, or if no products or nothing but products were measured."""
     failed = measured.refused.total()
     if failed > len(measured.kernels):
         (reason, _), *_ = measured.refused.most_common(1)
@@ -115,7 +115,7 @@ def _counted(measured: Measurement) -> str:
 
 
 def _host(kind: str) -> Host:
-    """The host section of this machine: the costs of the H200's host, by micro-benchmarks on both."""
+    """The host section of this machine: costs of the H200's host, scaled by micro-benchmarks on both."""
     reference = complete(device(_SIMILAR)).host
     assert reference is not None
     measured = {name: rounded(seconds) for name, seconds in host_benchmarks(kind).items()}
@@ -127,7 +127,7 @@ def _published(name: str) -> Device | None:
 
 
 def encoded(device: Device) -> bytes:
-    """The profile as JSON, a line for each object; whole numbers have no decimal point."""
+    """The profile as JSON, with one line for each object and no decimal point in whole numbers."""
     plain = msgspec.to_builtins(device)
     kept = {key: value for key, value in plain.items() if value not in (None, "", [], {})}
     for one in kept.get("calibration", ()):
@@ -136,7 +136,7 @@ def encoded(device: Device) -> bytes:
 
 
 def _gpu(found: Measured) -> Device:
-    """The GPU: published figures if it is a known one, else what torch reports and the rates that were reached."""
+    """The GPU, with published figures if it is known, else with what torch reports and the rates that were reached."""
     about = torch.cuda.get_device_properties(0)
     if (known := _published(about.name)) is not None:
         return known if known.rates or known.rates_of else replace(known, rates_of=_SIMILAR)
@@ -157,7 +157,7 @@ def _gpu(found: Measured) -> Device:
 
 
 def _cpu(found: Measured, cache: int) -> Device:
-    """The CPU, one core in the models: its libraries use all cores for each kernel."""
+    """The CPU. The models take it for one core, because its libraries use all cores for each kernel."""
     model = ""
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -180,7 +180,7 @@ def _cpu(found: Measured, cache: int) -> Device:
 
 
 def _bandwidth(found: Measured, cache: int) -> float:
-    """The highest rate at which a kernel moved bytes that are too many for the cache."""
+    """The highest rate at which a kernel moved more bytes than fit in the cache."""
     moved = [(k.read_bytes + k.written_bytes, seconds) for k, seconds in found if not k.flops]
     large = [(nbytes, seconds) for nbytes, seconds in moved if nbytes > max(_LARGE, 2 * cache)]
     return rounded(max([nbytes / seconds for nbytes, seconds in large or moved] or [1e9]))
@@ -220,12 +220,12 @@ def _calibrations(
             if not has_constants:
                 yield one
             continue
-        # median, mean and 90th percentile of the relative error of kernels that are not among the points
+        # Median, mean and 90th percentile of the relative error for held-out kernels.
         errors = sorted(abs(interpolated(one, point[:-2]).factor / point[-1] - 1) for point in held_out)
         last, mean = len(errors) - 1, sum(errors) / len(errors)
         told = (errors[last // 2], mean, errors[round(0.9 * last)])
         one = replace(one, error=tuple(map(rounded, told)))
-        # points that predict others better than constants do, and well where these were measured on such a device
+        # Keep points that predict held-out kernels better than constants do, and well if the device has its own.
         alone = sum(abs(1 / point[-1] - 1) for point in held_out) / len(held_out)
         if rounded(mean) < (min(alone, _USEFUL) if has_constants else alone):
             yield one
@@ -236,7 +236,7 @@ def _group(kernel: Kernel) -> tuple[str, str, str]:
 
 
 def _kept(found: Measured) -> Measured:
-    """The kernels that are not held out; points are chosen in the same way."""
+    """The kernels that are not held out, chosen in the same way as points."""
     seen: dict[tuple[str, str, str], count[int]] = defaultdict(count)
     return [(kernel, seconds) for kernel, seconds in found if next(seen[_group(kernel)]) % _HELD_OUT]
 
@@ -246,7 +246,7 @@ _REFUSED = (RuntimeError, NotImplementedError)
 
 
 def _trials(clock: Clock) -> list[Trial]:
-    """The kernels to be measured, spread so that each group is used up at the same rate."""
+    """The kernels to measure, in an order that uses up all groups at the same rate."""
     if clock.runtime == "onnxruntime":
         from graphflops.runtime.profile.onnx_trials import onnx_trials
 
@@ -260,7 +260,7 @@ def _trials(clock: Clock) -> list[Trial]:
 
 
 class Measurement(msgspec.Struct):
-    """What was measured in a number of trials: each kernel with its seconds, and how often each error refused one."""
+    """Results of a number of trials: each measured kernel with its seconds, and how often each error occurred."""
 
     trials: int
     kernels: Measured = []
@@ -268,7 +268,7 @@ class Measurement(msgspec.Struct):
 
 
 def measure(clock: Clock, limit: float, progress: Progress | None = None) -> Measurement:
-    """Times every trial; families take turns, so that a time limit cuts all of them alike."""
+    """Times every trial. Families take turns, so that a time limit cuts all of them alike."""
     ended = time.monotonic() + limit
     trials = _trials(clock)
     found = Measurement(len(trials))

@@ -1,4 +1,4 @@
-"""Kernels of onnxruntime on the CPU to be measured: models of one operator each."""
+"""Kernels of onnxruntime on the CPU to measure: models of one operator each."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from graphflops.runtime.profile.trial import Calls, CpuClock, Trial, spread
 
 _WIDTH = 4  # bytes of a float32
 _OPSET = 17
-_LEAST = 10  # the smallest calls are at least a tenth as long as what was measured
+_LEAST = 10  # the smallest operators take at least a tenth of the session's call, whose cost is subtracted
 _MOST_FLOPS = 2e10
 _IMAGES = (
     (1, 64), (4, 32), (7, 64), (7, 512), (14, 32), (14, 256), (28, 128), (56, 64), (112, 32), (224, 16),
 )  # fmt: skip
-# Width of a filter, whether each channel has its own, and images.
+# Width of a filter, whether each channel has its own filter, and number of images.
 _FILTERS = ((1, 0, 1), (3, 0, 1), (3, 1, 1), (3, 0, 4), (1, 0, 8), (5, 1, 4), (3, 0, 16))
-_IN_A_ROW = 4  # convolutions of one session, which converts layouts only around them
+_IN_A_ROW = 4  # convolutions in one model, because a session converts layouts only before and after them
 
 
 class Session(Record, frozen=True):
-    """A call of a session that runs an operator several times in a row."""
+    """A call of a session whose model runs an operator `turns` times in a row."""
 
     run: Callable[[], object]
     turns: int
@@ -39,7 +39,7 @@ class Session(Record, frozen=True):
 
 
 class OnnxClock(CpuClock):
-    """Times models of onnxruntime on the CPU, without what entering a model takes: a program enters once."""
+    """Times operators of onnxruntime on the CPU, without the cost of a session's call, which a program has only once."""
 
     version = onnxruntime.__version__
     runtime = "onnxruntime"
@@ -97,7 +97,7 @@ def _product(sizes: Product, clock: OnnxClock) -> Iterator[Trial]:
         kernel = Kernel("matmul", "float32", flops, 0, _WIDTH * read, _WIDTH * written, sizes)
         sets = range(clock.sets(_WIDTH * prod(shapes[1])) if sizes.batch == 1 else 1)
         once = partial(_prepare, "MatMul", shapes, {}, sizes.batch == 1)
-        # whose weights are not in the cache when their turn comes
+        # several sessions in turn, so that the weights are not in the cache
         yield Trial(kernel, lambda: [call for _ in sets for call in once()])
 
 
@@ -120,7 +120,7 @@ def _prepare(
     is_weight: bool,
     turns: int = 1,
 ) -> Calls:
-    """A session that runs one operator; if it has several turns, on its own result.
+    """A session that runs one operator; `turns` times, each on the result before.
 
     The last input of a product or convolution is a constant, as weights are.
     """

@@ -1,4 +1,4 @@
-"""Products, attention and convolutions to be measured: sizes, layouts and alignments that models use, and gradients."""
+"""Products, attention and convolutions to measure, in sizes, layouts and alignments that models use; also gradients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from graphflops.kernels.kernel import Attention, AttentionKernel, Convolution, Kernel, Pass, Product
 from graphflops.runtime.profile.trial import Calls, Clock, Trial, random, spread
 
-# By element type: products as `linear` runs them, the same with odd sizes, of other layouts (each), and batched.
+# By element type, numbers of products: as `linear` runs them, with odd sizes, in each other layout, and batched.
 _COUNTS = {
     "cuda": {
         "bfloat16": (170, 40, 25, 40), "float32": (70, 20, 15, 30), "float16": (30, 8, 0, 6),
@@ -74,7 +74,7 @@ def _prepare(kind: torch.dtype, sizes: Product, clock: Clock) -> Calls:
     return [partial(torch._scaled_mm, a, weight, *ones, out_dtype=torch.bfloat16) for weight in weights]
 
 
-# Kernel, element type, forward and backward calls. A CPU has one kernel: named as what a GPU runs in this element type.
+# Kernel, element type, forward and backward calls. A CPU's only kernel has the name of a GPU's for the element type.
 _ATTENTION_COUNTS: dict[str, tuple[tuple[AttentionKernel, str, int, int], ...]] = {
     "cuda": (
         ("flash", "bfloat16", 90, 40), ("efficient", "float32", 40, 20), ("efficient", "bfloat16", 30, 10),
@@ -157,21 +157,21 @@ def _backward(sizes: Attention, q: Any, k: Any, v: Any, is_causal: bool, saved: 
     return partial(backward, *inputs, out, lse, seed, offset, None, *lengths, 0.0, is_causal)
 
 
-# By element type: forward calls, and gradients of each operand.
+# By element type: numbers of forward calls, and of gradients of each operand.
 _CONVOLUTION_COUNTS = {
     "cuda": {"bfloat16": (150, 40), "float32": (90, 20)},
     "cpu": {"float32": (120, 0), "bfloat16": (30, 0)},
 }
 _MOST_CONVOLUTION_FLOPS = {"cuda": 2e12, "cpu": 5e9}
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
-# Side of an image and its channels, as networks narrow and widen.
+# Sides of images, and their channels, as at the stages of networks.
 _IMAGES = (
     (7, 512), (14, 256), (14, 512), (28, 128), (28, 256), (56, 64), (56, 128), (112, 32), (112, 64), (64, 320),
 )  # fmt: skip
 
 
 def convolutions(clock: Clock) -> Iterator[Trial]:
-    """Convolutions in every element type, the gradients of some of them among them."""
+    """Convolutions in every element type, and gradients of some of them."""
     for dtype, (forward, backward) in _CONVOLUTION_COUNTS[clock.device].items():
         chance = Random(dtype)
         for index in range(forward + 2 * backward):

@@ -1,4 +1,4 @@
-"""Kernels limited by memory traffic, to be measured: elementwise, normalizations, reductions, gathers, sorts and others."""
+"""Kernels limited by memory traffic to measure: elementwise, normalizations, reductions, gathers, sorts and others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Plan(Record, frozen=True):
     is_cold: bool = False  # operands are not in the cache
     dtypes: tuple[str, ...] = ("bfloat16", "float32")
     most: int = 2**28
-    tensors: int = 0  # of one multi-tensor kernel, that the elements are spread over
+    tensors: int = 0  # over which the elements are spread, for a multi-tensor kernel
     # The kernel's sizes, from rows, columns and bytes per element; `Rows` by default.
     sizes: Callable[[int, int, int], Sizes] | None = None
 
@@ -111,12 +111,12 @@ def _strided(axes: int, operands: int, **more: Any) -> Callable[[int, int, int],
 
 
 def _turned(axes: int) -> Callable[[int, int, int], Sizes]:
-    """Sizes of a copy whose neighbouring elements were apart: each loads a sector of memory."""
+    """Sizes of a copy that reads neighbours from places far apart, so each element loads a whole sector."""
     return lambda rows, columns, width: Strided(rows * columns, axes, 2, waste=_SECTOR - width)
 
 
 def _windows(taps: int) -> Callable[[int, int, int], Sizes]:
-    """Sizes of a pooling to a fourth of the pixels."""
+    """Sizes of a pooling that leaves a fourth of the pixels."""
     return lambda rows, columns, width: Windows(rows * columns // 4, taps)
 
 

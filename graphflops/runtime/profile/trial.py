@@ -1,4 +1,4 @@
-"""One kernel to be measured, and the clock that measures it."""
+"""A kernel to measure, and the clocks that measure it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _MOST_CALLS = 40
 _MOST_SETS = 24
 _ROUNDS = 3
 _CPU_ROUNDS = 5
-_LONGEST = 0.5  # seconds of rounds after which a CPU begins no other of the same kernel
-_MOST_RESERVED = 0.3  # of a GPU's memory, before what measured graphs held is given back
-_CACHE = 32 * 2**20  # bytes, if the system does not show the size of the CPU's last cache
+_LONGEST = 0.5  # seconds; a CPU begins no further round of a kernel after that
+_MOST_RESERVED = 0.3  # of a GPU's memory; above it, memory of graphs that are measured is freed
+_CACHE = 32 * 2**20  # bytes, if the system does not show the size of the CPU's last-level cache
 
 
 class Trial(Record, frozen=True):
@@ -33,12 +33,12 @@ class Trial(Record, frozen=True):
 
 
 class _Clock:
-    """l2_bytes: of the last cache."""
+    """l2_bytes: size of the last-level cache."""
 
     l2_bytes: int
 
     def sets(self, cold_bytes: int) -> int:
-        """Sets of operands of `cold_bytes` bytes that are used in turn, so that none is in the cache when it is needed."""
+        """How many sets of `cold_bytes` bytes to use in turn, so that none is in the cache when it is needed."""
         return 1 if not cold_bytes else max(1, min(_MOST_SETS, -(-3 * self.l2_bytes // cold_bytes)))
 
 
@@ -53,15 +53,15 @@ class CudaClock(_Clock):
         self.l2_bytes, self.memory_bytes = about.L2_cache_size, about.total_memory
 
     def seconds(self, calls: Calls) -> float:
-        """Median time of one call. Raises RuntimeError where the device or a CUDA graph cannot run it."""
+        """Median seconds of one call. Raises RuntimeError if the device or a CUDA graph cannot run it."""
         self._give_back()
-        self.stream.wait_stream(torch.cuda.current_stream())  # which the operands were made on
+        self.stream.wait_stream(torch.cuda.current_stream())  # where the operands were made
         with torch.cuda.stream(self.stream):
             calls[0]()
             once = self._once(calls[0])
             count = max(len(calls), min(_MOST_CALLS, int(_MEASURED / max(once, 1e-6)), 4 * len(calls) + 8))
             if once > _MEASURED * 4:
-                return once  # longer than all launches: no graph is needed
+                return once  # long enough to hide launches: no graph is needed
             graph = torch.cuda.CUDAGraph()
             graph.capture_begin(capture_error_mode="thread_local")
             try:
@@ -73,7 +73,7 @@ class CudaClock(_Clock):
             return statistics.median(self._once(graph.replay) for _ in range(_ROUNDS)) / count
 
     def _give_back(self) -> None:
-        """Free what graphs allocated that are measured: each has a pool of its own, which no later graph can use."""
+        """Free memory of graphs that are already measured: each has its own pool, which no later graph can use."""
         if torch.cuda.memory_reserved() > _MOST_RESERVED * self.memory_bytes:
             torch.cuda.empty_cache()
 
@@ -100,7 +100,7 @@ class CpuClock(_Clock):
         self.l2_bytes = max(found, default=_CACHE)
 
     def seconds(self, calls: Calls) -> float:
-        """Shortest mean time of one call: whatever else runs on the machine only makes calls longer."""
+        """Shortest mean seconds of one call: whatever else runs on the machine only makes calls longer."""
         calls[0]()
         once = self._once(calls, 1)
         count = max(len(calls), min(_MOST_CALLS, int(_MEASURED / max(once, 1e-7))))
@@ -139,7 +139,7 @@ def _generator(device: str) -> torch.Generator:
 
 
 def random(shape: Sequence[int], dtype: torch.dtype, device: str) -> torch.Tensor:
-    """Normally distributed numbers: a GPU multiplies zeros faster."""
+    """Normally distributed numbers, because a GPU multiplies zeros faster; small integers for integer types."""
     given = {"device": device, "generator": _generator(device)}
     if not dtype.is_floating_point:
         return torch.randint(-8, 8, tuple(shape), dtype=dtype, **given)
