@@ -103,7 +103,7 @@ class Followed(TorchDispatchMode):  # type: ignore[misc]
         return torch.device("cpu") if isinstance(given, torch.device) else given
 
     def note(self, spelling: str, results: Any, *, has_sizes: bool = True) -> None:
-        """Keep a call that has run. Its key has the operator, not the function, which libraries change for torch.compile."""
+        """Keep a call that has run. Its key has the operator's canonical name: an export may use another spelling."""
         tensors = [
             leaf for leaf in torch.utils._pytree.tree_leaves(results) if isinstance(leaf, torch.Tensor)
         ]

@@ -139,7 +139,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def choose_device(self, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
         """Decides whether a call runs on the host: if all its operands are there, except those without axes.
 
-        torch refuses operands in both memories. So if some seem to be, the step has put those on a device without naming it.
+        torch refuses operands in both memories. So if only some seem to be on the host, the step has moved them unseen.
         """
         numbers = {self.storage(tensor) for tensor in [x for x in given if x.dim()] or given}
         there = numbers & self.away.keys()
@@ -228,7 +228,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return value
 
     def input(self, tensor: torch.Tensor, role: InputRole, target: str) -> int:
-        """The value of a tensor that exists before the step; the first call of a tensor makes it an input."""
+        """The value of a tensor that exists before the step. The tensor becomes an input when it is first seen."""
         number = self.storage(tensor)
         key = _layout(number, tensor)
         if key in self.known:

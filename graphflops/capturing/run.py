@@ -50,7 +50,7 @@ class Captured(NamedTuple):
 
 
 def captured(name: Name, *, joint: bool = False, training: bool = False) -> dict[str, Captured]:
-    """The programs of a library's model, by phase; the phase is `model` if there is only one.
+    """The programs of a library's model, by phase; `model` stands for the phase of a model without phases.
 
     The model is built on the meta device, without weights, by code of installed packages alone. joint: the programs have
     forward and backward. Raises ModelError, in one line, for what cannot be built or exported.
@@ -83,7 +83,7 @@ def _exported(example: Example, *, joint: bool) -> Captured:
 
     shapes = example.dynamic_shapes()
     opened = shapes is not None
-    # With open sizes, torch's cache of fake results takes more time than it saves: it copies each result to keep it.
+    # With open sizes, torch's cache of fake results takes more time than it saves: it builds each again to keep it.
     cached = {} if shapes is None else {"fake_tensor_cache_enabled": False}
     with example.ready() as module, _for_torch(module), torch._dynamo.config.patch(cached):
         export = partial(capture, module, (), example.inputs, joint=joint, runtime_asserts=opened)
@@ -92,7 +92,7 @@ def _exported(example: Example, *, joint: bool) -> Captured:
         except Exception as error:
             if shapes is None or "Constraints violated" not in str(error):
                 raise
-            # Export again with the bounds that torch suggests, unless it suggests to fix an axis: then the error is final.
+            # Export again with the bounds that torch suggests. If it suggests to fix an axis, that fails in the same way.
             suggested = str(error).partition("Suggested fixes:")[2]
             fixes = re.findall(r"^ *\w+ = .+$", suggested, re.MULTILINE)
             if fixes and not any(re.fullmatch(r" *\w+ = \d+ *", fix) for fix in fixes):
@@ -226,7 +226,7 @@ def join(parts: Mapping[str, str], path: str) -> None:
                         continue
                     content = own.read_bytes(name)
                     if last.endswith("_config.json") and folder in _TENSORS:
-                        # The list of the file for each tensor; the files of other phases have the same names.
+                        # This member lists each tensor's file. Other phases have files of the same names.
                         config = json.loads(content)
                         for tensor in config["config"].values():
                             tensor["path_name"] += f"_{phase}"

@@ -11,7 +11,7 @@ from graphflops.graph import EagerRun, Graph, Note
 from graphflops.tensor import TensorType
 
 FORMAT = 1
-# Kinds of calls that an export never adds: in eager execution too, they run, and before the calls that read their results.
+# Kinds of calls that an export never adds. So eager execution runs them too, before the calls that read their results.
 COMPUTING = frozenset({"product", "convolution", "attention", "recurrent", "normalisation"})
 _LARGEST = 2**26  # bytes of a record; a decoder of 80 layers has 300 thousand
 _FOLDERS = ("extra/", "extra_files/")  # where torch puts extra files: since 2.8, and before

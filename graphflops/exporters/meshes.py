@@ -234,7 +234,7 @@ class _Numbers:
         raise self._refusal("is another on each mesh")
 
     def _repeated(self, parts: Sequence[list[Any]]) -> Iterator[Any]:
-        """A list with one entry per device of an axis: all entries are equal, or each differs from the last by one step."""
+        """A list with one entry per device of an axis: entries are equal, or go from one to the next in equal steps."""
         number = self._number(tuple(map(len, parts)))
         if min(map(len, parts)) < _LEAST or number < 0:
             raise self._refusal("has a list of another length on each mesh")

@@ -89,7 +89,7 @@ class Placement:
         for name in self.operands[node.name]:
             if name.endswith(_SCALES):
                 continue
-            # The operand is a stored tensor, or the dequantized form of one, which onnxruntime's name of it shows.
+            # The operand is a stored tensor, or one that is dequantized, as the name that onnxruntime gives it shows.
             base = unquantized(name)
             forms = (self.stored[form] for form in (f"{base}_quantized", base) if form in self.stored)
             owner = self.stored.get(name) or next(forms, "")
@@ -119,7 +119,7 @@ class Placement:
             self.modules[node.name] = max((after[node.name] or "", before[node.name]), key=_depth)
 
     def _used_by(self, node: Node, after: Mapping[str, str | None]) -> str | None:
-        """The module that uses a call's results: that of an addition of a bias; of a layer, the module around it."""
+        """The module that uses a call's results: if an addition of a bias does, its own; if a layer does, the one around."""
         for user in (user for name in node.outputs for user in self.users.get(name or "", ())):
             if user.name not in after:
                 is_bias = user.operator.name == "add" and self._has_weight(user)
