@@ -139,7 +139,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def choose_device(self, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
         """Decides whether a call runs on the host: if all its operands are there, except those without axes.
 
-        torch refuses operands in both memories. So if only some seem to be on the host, they were moved to the device unseen.
+        torch refuses operands in both memories. So if some seem to be on the host, they were moved to the device unseen.
         """
         numbers = {self.storage(tensor) for tensor in [x for x in given if x.dim()] or given}
         there = numbers & self.away.keys()
