@@ -26,7 +26,7 @@ from graphflops.ops import operator
 from graphflops.report import Execution, Report, Row
 from graphflops.report.findings import Finding, ModelFindings, RuleInfo, Severity, with_neighbours
 from graphflops.tensor import grouped
-from graphflops.time.predict import fused_seconds, predict, seconds_of
+from graphflops.time.predict import fused_seconds, predict, seconds_of, shortest_call
 
 Progress = Callable[[int, int], None]
 
@@ -155,13 +155,14 @@ def _unfused(program: _Program) -> Iterator[Waste]:
     as a mask whose last axis is not contiguous. A fused kernel keeps the scores on chip.
     """
     rows = {row.node: row for row in program.report.rows}
+    shortest = shortest_call(program.report.rows)
     for use in program.report.attentions:
         row, own = rows.get(use.calls[0]), seconds_of(use, rows)
         kernels = [rows[name].time for name in use.calls if name in rows]
         is_unfused = not use.op or any(time is not None and "softmax" in time.kernel for time in kernels)
         if row is not None and own and is_unfused:
             dtype, report = row.matrix_dtype or "float32", program.report
-            fused = fused_seconds(use, dtype, report.rows, report.values, program.device)
+            fused = fused_seconds(use, dtype, shortest, report.values, program.device)
             why = last_refusal(use.kernel_reason)
             reason = f", because {why}" if why else ""
             text = f"attention runs unfused, its scores in memory{reason}"

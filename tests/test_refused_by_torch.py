@@ -111,6 +111,12 @@ SHAPED: list[tuple[str, tuple[Any, ...]]] = [
         for sizes in STATISTICS[:-1]
     ),
     *(("linear.default", (ONES(2, 4), ONES(5, 4), ONES(bias))) for bias in ((5,), (1,), (4,), (), (3, 5))),
+    *(("mm.default", (ONES(a), ONES(4, 2))) for a in ((3, 4), (1, 3, 4), (4,))),
+    *(("bmm.default", (ONES(2, 3, 4), ONES(b))) for b in ((2, 4, 5), (4, 5), (1, 4, 5))),
+    *(("dot.default", (ONES(4), ONES(b))) for b in ((4,), (4, 1))),
+    *(("view.default", (ONES(4, 3), list(sizes))) for sizes in ((-4, -3), (-4, 1, -1), (6, -1), (-2, -1))),
+    *(("layer_norm.default", (ONES(2, 6), [6], ONES(w), ONES(b))) for w, b in (((6,), (6,)), ((1,), (6,)), ((6,), (6, 1)))),
+    *(("group_norm.default", (IMAGE, 3, ONES(w), ONES(b))) for w, b in (((3,), (3,)), ((1,), (3,)), ((3,), (2,)))),
     *(("addmm.default", (ONES(base), ONES(2, 4), ONES(4, 5))) for base in ((5,), (2, 5), (1,), (4,), (3, 5))),
     *(("prelu.default", (IMAGE, ONES(weight))) for weight in ((1,), (3,), (2,), (8,))),
     *(("prelu.default", (ONES(4), ONES(weight))) for weight in ((1,), (4,))),

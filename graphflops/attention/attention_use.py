@@ -67,6 +67,7 @@ class Hidden(Record, frozen=True):
     mask: Masking = "none"
     inputs: tuple[str, ...] = ()  # names of program inputs that mask, where it is not known what they hide
     pattern: str = ""  # the form of what is visible, where it has a name
+    unfollowed: tuple[str, ...] = ()  # operators that may hide some, and are not followed
 
 
 def causal_fraction(queries: int, keys: int) -> float:

@@ -160,5 +160,6 @@ _OWN: dict[str, Callable[..., Any]] = {
     "softplus": lambda x: np.logaddexp(x, 0),
     "erf": math.erf,
     "clamp": _clamped,
+    "lerp": lambda a, b, weight: a + weight * (b - a),
     "cast": lambda x: x,
 }

@@ -18,7 +18,6 @@ from graphflops.attention.attention_use import Masking as Kind
 from graphflops.attention.conditions import (
     ALWAYS,
     COLUMN,
-    HIDING,
     ROW,
     TRUE,
     Case,
@@ -30,7 +29,7 @@ from graphflops.attention.conditions import (
 )
 from graphflops.attention.index_propagation import Propagation, is_followed
 from graphflops.attention.match import Masking, Spelled
-from graphflops.attention.piecewise import Known, number_of
+from graphflops.attention.piecewise import Known
 from graphflops.attention.residues import DISTANCE
 from graphflops.attention.scopes import Restriction, Scope, Sense, scope_of_view
 from graphflops.attention.user_masks import Stated
@@ -38,7 +37,7 @@ from graphflops.base.lazy import numpy as np
 from graphflops.dims import Dim, dim_max, same
 from graphflops.errors import DimError, GraphflopsError
 from graphflops.graph import Ref
-from graphflops.view import Call, View
+from graphflops.view import Call, Step, View
 
 _MOST_STEPS = 400  # followed for one mask in the affine domain
 _MOST_ANCESTORS = 400
@@ -68,22 +67,39 @@ class Hiding(Struct, dict=True):
         """Names of the inputs that a caller passes in."""
         return {entry.name for entry in self.view.graph.inputs if entry.role == "user"}
 
-    def formula(self, name: str, before: int) -> Known:
-        """The value of that name, which may broadcast, at a query and a key, as the call at `before` finds it."""
-        typed = self.view.types.get(name)
-        axes = 0 if typed is None else typed.rank - 2
-        return self.affine.evaluate(self.scope, Ref(name), (*[None] * axes, ROW, COLUMN), before)
+    def formula(self, each: Restriction) -> Known:
+        """What hides pairs, at a query and a key."""
+        return self.affine.restriction(each, (*[None] * len(each.lead), ROW, COLUMN))
 
     def of_spelled(self, group: Spelled) -> Hidden:
         """The pairs that the masks of a spelled-out attention hide."""
-        queries, keys = self.view.types[group.first.result].shape[-2:]
-        found = []
+        (queries, keys), found, unknown = group.sizes[3:5], [], dict[str, None]()
         for masking in group.masks:
-            typed = self.view.types.get(masking.scores)
-            if typed is not None and typed.shape[-2:] == (queries, keys):
-                found += self.restrictions(masking, typed.shape)
-        hidden = self.hidden(found, queries, keys)
-        return replace(hidden, mask="tensor") if group.masks and hidden.mask == "none" else hidden
+            call, typed = masking.call, self.view.types.get(masking.call.result)
+            if typed is None or tuple([typed.shape[axis] for axis in masking.axes]) != (queries, keys):
+                unknown |= {} if masking.is_after else {call.node.op: None}
+                continue
+            by_scores = group.first.result in self.behind(masking.others)
+            each = self.masked(masking, typed.shape, "" if by_scores else masking.scores)
+            if masking.is_after:  # what is not known of a factor is no mask
+                self.formula(each)
+                if by_scores or self.affine.open:
+                    continue
+            elif by_scores or not (call is group.first or is_followed(call)):
+                unknown[call.node.op] = None
+            else:
+                unknown |= self.unfollowed(masking.others)
+            found.append(each)
+        return self.hidden(found, queries, keys, unknown)
+
+    def unfollowed(self, names: Sequence[str]) -> dict[str, None]:
+        """Operators that choose what masks hide and are not followed; what they give is no number that is added."""
+        found = dict[str, None]()
+        for maker in filter(None, map(self.view.makers.get, self.behind(names))):
+            op, typed = maker.operator, self.view.types.get(maker.result)
+            if typed is not None and typed.dtype.kind in ("bool", "int", "uint") and op.kind not in _NO_MASKS:
+                found |= {} if op.reads_sizes or is_followed(maker) else {maker.node.op: None}
+        return found
 
     def of_operator(self, call: Call, name: str, queries: Dim, keys: Dim) -> Hidden:
         """The pairs that an operator's mask operand hides: a boolean, or a number added to each score."""
@@ -95,45 +111,33 @@ class Hiding(Struct, dict=True):
             return Hidden(mask="tensor")
         shape = (*typed.shape[:-2], queries, keys)
         sense: Sense = "keep" if typed.dtype.kind == "bool" else "added"
-        return self.hidden([self.restriction(call, name, sense, shape)], queries, keys)
+        mask = Restriction(self.scope, Ref(name), call.place, sense, shape[:-2])
+        return self.hidden([mask], queries, keys, self.unfollowed((name,)))
 
-    def restriction(self, call: Call, name: str, sense: Sense, shape: tuple[Dim, ...]) -> Restriction:
-        """A mask as a call applies it."""
-        return Restriction(self.scope, Ref(name), call.place, sense, shape[:-2])
+    def masked(self, masking: Masking, shape: tuple[Dim, ...], scores: str) -> Restriction:
+        """What a call lets through of scores, or of probabilities."""
+        call, ends = masking.call, [axis % len(shape) for axis in masking.axes]
+        lead = tuple([size for axis, size in enumerate(shape) if axis not in ends])
+        is_bias = masking.scores == call.result and call.argument("beta", 1) == 1  # of a product
+        value = Ref(masking.others[0]) if is_bias else call
+        sense: Sense = "keep" if masking.is_after else "added"
+        return Restriction(self.scope, value, call.place, sense, lead, scores=scores, axes=masking.axes)
 
-    def restrictions(self, masking: Masking, shape: tuple[Dim, ...]) -> list[Restriction]:
-        """The masks that a call applies to scores."""
-        call, name, scores = masking.call, masking.call.operator.name, masking.scores
-        of_product = name in ("baddbmm", "gemm")
-        is_sum = of_product or name == "add" or (name == "sub" and call.value("a") == scores)
-        if is_sum and call.argument("beta" if of_product else "alpha", 1) == 1:
-            sense: Sense = "subtracted" if name == "sub" else "added"
-            return [self.restriction(call, masking.others[0], sense, shape)]
-        condition, number = call.value("condition"), call.argument("b")
-        keeps = name == "where" and call.value("a") == scores
-        if name == "masked_fill":
-            condition, number = call.value("mask"), call.argument("value")
-        elif not keeps:
-            number = call.argument("a")
-        is_choice = name in ("where", "masked_fill") and condition
-        if is_choice and isinstance(number, Ref):
-            number = number_of(self.formula(number.name, call.place))
-        if not is_choice or not isinstance(number, (int, float)) or number > HIDING:
-            return []
-        return [self.restriction(call, condition, "keep" if keeps else "drop", shape)]
+    def hidden(
+        self, restrictions: Sequence[Restriction], queries: Dim, keys: Dim, unknown: Mapping[str, None]
+    ) -> Hidden:
+        """The pairs that several masks hide together; masks with equal value numbers are evaluated once.
 
-    def hidden(self, restrictions: Sequence[Restriction], queries: Dim, keys: Dim) -> Hidden:
-        """The pairs that several masks hide together; masks with equal value numbers are counted once."""
-        if not restrictions:
-            return Hidden()
-        of_masks = [
-            (self.numbers.of(x.scope, x.value), x.sense, x.lead, x.before if x.scope.writes else 0)
-            for x in restrictions
-        ]
-        key = (*of_masks, queries, keys)
+        unknown: the operators that may hide some, and are not followed.
+        """
+        values = [self.numbers.of(x.scope, x.value, x.scores) for x in restrictions]
+        others = [(x.sense, x.lead, x.axes, x.before if x.scope.writes else 0) for x in restrictions]
+        key = (*values, *others, queries, keys)
         if key not in self.known:
-            self.known[key] = self.evaluated(restrictions, queries, keys)
-        return self.known[key]
+            self.known[key] = self.evaluated(restrictions, queries, keys) if restrictions else Hidden()
+        found = self.known[key]
+        is_silent = unknown and found.doubled == 0 and not found.inputs
+        return replace(found, mask="tensor", unfollowed=tuple(unknown)) if is_silent else found
 
     def evaluated(self, restrictions: Sequence[Restriction], queries: Dim, keys: Dim) -> Hidden:
         """The pairs that several masks hide together, in closed form or by evaluation."""
@@ -141,9 +145,10 @@ class Hiding(Struct, dict=True):
         # lost: whether evaluation may find more. open: whether part of a mask stays unknown in any evaluation.
         truth, lost, is_open = TRUE, False, False
         for each in restrictions:
-            truth = truth & each.truth(self.formula(each.value.name, each.before))
+            truth = truth & each.truth(self.formula(each))
             lost, is_open = lost or self.affine.lost, is_open or self.affine.open
-        names = tuple([each.value.name for each in restrictions])
+        used = [(x, x.value.uses if isinstance(x.value, Step) else (x.value.name,)) for x in restrictions]
+        names = [name for each, uses in used for name in uses if name != each.scores]
         inputs = self.inputs(names) if self.stated else ()
         stated = {name: self.stated[name] for name in inputs if name in self.stated}
         for name, statement in stated.items():
@@ -190,19 +195,25 @@ class Hiding(Struct, dict=True):
         return None
 
     def inputs(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The program's inputs that values are computed from; not through products and softmaxes, which make no masks."""
-        found: dict[str, None] = {}
-        waiting, seen = list(names), set(names)
+        """The program's inputs that values are computed from."""
+        return tuple(name for name in self.behind(names) if name in self.passed and name in self.view.types)
+
+    def behind(self, names: Sequence[str]) -> dict[str, None]:
+        """Values and those that they are computed from; what products and softmaxes are computed from are not masks."""
+        waiting, seen = list(names), dict.fromkeys(names)
         while waiting and len(seen) < _MOST_ANCESTORS:
             name = waiting.pop()
             maker = self.view.makers.get(name)
-            if name in self.passed:
-                found[name] = None
-            elif maker is not None and not (maker.operator.reads_sizes or maker.operator.kind in _NO_MASKS):
-                new = [other for other in maker.uses if other not in seen]
-                seen.update(new)
+            if (
+                name not in self.passed
+                and maker is not None
+                and not (maker.operator.reads_sizes or maker.operator.kind in _NO_MASKS)
+            ):
+                reads_one = maker.operator.kind == "cast" or maker.operator.name in ("expand", "reshape")
+                new = [x for x in maker.uses[: 1 if reads_one else None] if x not in seen]
+                seen.update(dict.fromkeys(new))
                 waiting += new
-        return tuple(name for name in found if name in self.view.types)
+        return seen
 
 
 # Value numbering: equal numbers for values that equal operators compute from equal operands.
@@ -218,15 +229,18 @@ class ValueNumbers:
         self.numbers: dict[Any, int] = {}
         self.known: dict[tuple[Scope, str], int] = {}
 
-    def of(self, scope: Scope, argument: Any, depth: int = 0) -> Any:
-        """The number of a value, or of what an argument consists of."""
+    def of(self, scope: Scope, argument: Any, given: str = "", depth: int = 0) -> Any:
+        """The number of a value, or of what an argument is made of, or of a step whatever the value `given` is."""
+        if isinstance(argument, Step):
+            rest = [each for each in argument.arguments.items() if each[1] != Ref(given)]
+            return argument.node.op, self.of(scope, tuple(rest))
         if isinstance(argument, Ref):
             if (scope, argument.name) not in self.known:
                 made = self._made(scope, argument.name, depth)
                 self.known[scope, argument.name] = self.numbers.setdefault(made, len(self.numbers))
             return Ref, self.known[scope, argument.name]
         if isinstance(argument, tuple):
-            return tuple([self.of(scope, item, depth) for item in argument])
+            return tuple([self.of(scope, item, depth=depth) for item in argument])
         return type(argument), argument
 
     def _made(self, scope: Scope, name: str, depth: int) -> Any:
@@ -234,9 +248,9 @@ class ValueNumbers:
         if scope.writes or depth > _DEEPEST:
             return scope, name
         if around is not None:
-            return self.of(around[0], around[1], depth + 1)
+            return self.of(around[0], around[1], depth=depth + 1)
         if maker is not None and maker.result == name and is_followed(maker):
-            return maker.node.op, typed, self.of(scope, (maker.node.args, maker.node.kwargs), depth + 1)
+            return maker.node.op, typed, self.of(scope, (maker.node.args, maker.node.kwargs), depth=depth + 1)
         if typed is None or maker is not None or not self.by_contents:
             return scope, name
         array = array_of_value(scope, name, typed)

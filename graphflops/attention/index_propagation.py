@@ -109,7 +109,7 @@ class Propagation(Evaluator[V]):
     def evaluate(
         self, scope: Scope, argument: Any, at: Indices, before: int, inputs: Mapping[str, V] | None = None
     ) -> V:
-        """A value of a scope, as the call at `before` finds it. inputs: those of the scope if it is a function."""
+        """A value of a scope, or the result of a step, as the call at `before` finds it; inputs: values that are given."""
         self.memo.clear()
         self.scope, self.before, self.left, self.depth = scope, before, self.limit, 0
         self.function = None if inputs is None else scope
@@ -117,12 +117,17 @@ class Propagation(Evaluator[V]):
         # lost: whether evaluation may make an unknown value known. open: whether one stays unknown in any evaluation,
         # because the caller passes it in or its operator is not supported.
         self.lost = self.open = self.missing = False
-        return self.operand(argument, at)
+        if not isinstance(argument, Step):
+            return self.operand(argument, at)
+        found = self.step(argument, at)
+        self.open = self.open or found is None
+        return self.domain.unknown(None) if found is None else found
 
     def restriction(self, each: Restriction, at: Indices) -> V:
         """What hides pairs, at an index of the scores."""
         if not each.places:
-            return self.evaluate(each.scope, each.value, at, each.before)
+            given = {each.scores: self.domain.literal(int(each.sense == "keep"))} if each.scores else None
+            return self.evaluate(each.scope, each.value, each.placed(at), each.before, given)
         first = len(each.places) - len(at)
         inputs = {name: self.domain.score() for name in each.places[:first]}
         for name, index in zip(each.places[first:], at, strict=True):
@@ -191,7 +196,7 @@ class Propagation(Evaluator[V]):
         around = scope.type_of(argument.name) if isinstance(argument, Ref) else None
         if isinstance(argument, Ref) and (around is None or around.rank != typed.rank):
             return None
-        captures = self.scope is self.function
+        captures = self.scope is self.function is not scope
         with self.seen_at(scope, place):
             if captures and isinstance(argument, Ref) and typed.rank:
                 found = self.domain.captured(self, argument.name, at)

@@ -1,124 +1,43 @@
 """Attention spelled out: a product, calls on its scores, a softmax over them, and a second product.
 
-Operators are classified by their role in the pattern: product, softmax, mask addition, layout and so on. The pattern is
-structural. From each softmax it goes back to the product that made the scores, only through calls that scale, mask, cap,
-cast or re-lay them, and forward to the product that takes the probabilities as rows. From the operands of the two products
-it goes back through the same layout calls to where queries, keys and values come from, so that keys that are repeated for
-several query heads are counted once.
+The pattern is structural. From each softmax, or exponential whose results are divided by their sum, we go back along the
+axis of the keys to the product that made the scores, through calls that scale, mask, cap, cast or lay them out anew and no
+others, and on to the product that sums over that axis. From the operands of the two products we go back through the same
+layout calls to where queries, keys and values come from, so that keys repeated for several query heads are counted once.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, Union
+from collections.abc import Iterator, Sequence
 
+from graphflops.attention.parts import (
+    Role,
+    axis_after,
+    axis_along,
+    axis_before,
+    first_of,
+    is_mask,
+    product_of,
+    role_of,
+)
 from graphflops.base.record import Record
 from graphflops.dims import Dim, differ, floor_div, prod, same
-from graphflops.ops import Op
-from graphflops.ops.operator import by_name
 from graphflops.tensor import TensorType
 from graphflops.view import Call, View
-
-Part = Literal[
-    "product", "softmax", "layout", "cast", "dropout", "scale", "bias", "choice", "cap", "join", "part"
-]
-Role = Union[Part, Literal["power", "sum"]]
-
-# By canonical name; every other operator has the role of its kind.
-_BY_ROLE: dict[Role | None, str] = {
-    "product": "matmul bmm mm baddbmm einsum gemm int_matmul qlinear_matmul",
-    "softmax": "softmax masked_softmax",
-    "layout": "repeat repeat_interleave",
-    "part": "slice narrow split getitem",
-    None: "select chunk unbind diagonal unfold as_strided view_dtype",
-    "dropout": "bernoulli",
-    "scale": "mul div neg pow sqrt",
-    "bias": "add sub rsub add_relu add_n maximum minimum clamp clamp_min",
-    "choice": "where masked_fill masked_scatter nan_to_num",
-    "cap": "tanh",
-    "join": "cat",
-    "power": "exp exp2",
-    "sum": "sum",
-}
-_BY_NAME: Mapping[str, Role | None] = by_name(
-    {name: role for role, names in _BY_ROLE.items() for name in names.split()}
-)
-_BY_KIND: dict[str, Role] = {
-    **dict.fromkeys(("view", "identity"), "layout"),
-    **dict.fromkeys(("cast", "quantisation"), "cast"),
-    "dropout": "dropout",
-}
-
-
-def role(op: Op) -> Role | None:
-    """The role of an operator in an attention pattern; None if it has none."""
-    return _BY_NAME[op.name] if op.name in _BY_NAME else _BY_KIND.get(op.kind)
-
-
-def role_of(call: Call) -> Role | None:
-    """The role of a call in an attention pattern; None if it has none, or if no rule prices it."""
-    return role(call.operator) if call.is_priced else None
-
-
-class Product(Record, frozen=True):
-    """A matrix product."""
-
-    left: str  # the operand that gives the rows
-    right: str  # the operand that gives the columns
-    left_axis: int = -1  # the axis that is summed over, counted from the end
-
-
-def product_of(call: Call) -> Product | None:
-    """The product that a call computes; None if it is no product, or sums over more than one axis."""
-    if call.operator.name == "einsum":
-        equation, names = call.argument("equation", ""), call.uses
-        if not isinstance(equation, str) or len(names) != 2 or "->" not in equation:
-            return None
-        terms, _, result = equation.replace(" ", "").partition("->")
-        a, _, b = terms.partition(",")
-        summed = (set(a) & set(b)) - set(result) - {"."}
-        if not result or len(summed) != 1 or (result[-1] in a) == (result[-1] in b):
-            return None
-        (letter,) = summed
-        if result[-1] in b:
-            return Product(names[0], names[1], a.index(letter) - len(a))
-        return Product(names[1], names[0], b.index(letter) - len(b))
-    left, right = call.value("a"), call.value("b")
-    if not left or not right:
-        return None
-    return Product(left, right, -2 if call.argument("turn_a", 0) else -1)
-
-
-def keeps_last(call: Call, shape: Sequence[Dim], keys: Dim) -> bool:
-    """Whether the keys' axis is still the last after a call that may reorder axes.
-
-    Axes of size 1 behind it do not count: decompositions of `einsum` put them anywhere.
-    """
-    order = call.operator.turned(call.arguments, len(shape))
-    if order is None:
-        return bool(shape)
-    long = [axis for axis in order if keys == 1 or shape[axis] != 1]
-    return bool(long) and long[-1] == max(long)
 
 
 def source_of(name: str, view: View) -> tuple[str, tuple[Call, ...]]:
     """The value that an operand is a layout, scaling or cast of, and the calls in between, last first."""
     calls: list[Call] = []
-    while True:
-        maker = view.makers.get(name)
-        if maker is None or role_of(maker) not in ("layout", "cast", "scale"):
-            return name, tuple(calls)
-        operands = maker.uses
-        if role_of(maker) == "scale":
-            varying = [operand for operand in operands if is_mask(operand, view)]
-            if len(varying) != 1:
-                return name, tuple(calls)
-            operands = tuple(varying)
-        if not operands:
-            return name, tuple(calls)
+    while (maker := view.makers.get(name)) and role_of(maker) in ("layout", "cast", "scale"):
+        is_scale = role_of(maker) == "scale"
+        operands = [operand for operand in maker.uses if not is_scale or is_mask(operand, view)]
+        if not operands or (is_scale and len(operands) > 1):
+            break
         calls.append(maker)
         name = operands[0]
+    return name, tuple(calls)
 
 
 def copies(name: str, view: View) -> tuple[tuple[Call, ...], Dim]:
@@ -140,20 +59,9 @@ def copies(name: str, view: View) -> tuple[tuple[Call, ...], Dim]:
     return before[:last], growth
 
 
-def first_of(call: Call) -> str:
-    """Name of the first value that a call uses; "" if it uses none."""
-    return call.uses[0] if call.uses else ""
-
-
-def is_mask(name: str, view: View) -> bool:
-    """Whether a value has more than one element, and so may differ from score to score."""
-    typed = view.types.get(name)
-    return typed is not None and typed.numel != 1
-
-
 _MOST_BACK = 24  # calls from the softmax back to the scores
 _MOST_ON = 12
-_UNARY: frozenset[Role] = frozenset({"layout", "cast", "cap", "dropout"})
+_ONE: frozenset[Role] = frozenset({"layout", "cast", "cap", "dropout", "part"})
 _AFTER: frozenset[Role] = frozenset({"layout", "cast", "dropout", "scale", "choice"})
 _SEVERAL: frozenset[Role] = frozenset({"scale", "bias", "choice", "join"})
 
@@ -164,6 +72,12 @@ class Masking(Record, frozen=True):
     call: Call
     scores: str
     others: tuple[str, ...]
+    axes: tuple[int, int]  # of queries and keys in its result, counted from the end
+    is_after: bool = False  # it is given probabilities
+
+
+# Batch, heads of queries and of keys, queries, keys, widths of keys and of values.
+Sizes = tuple[Dim, Dim, Dim, Dim, Dim, Dim, Dim]
 
 
 class Spelled(Record, frozen=True):
@@ -178,149 +92,175 @@ class Spelled(Record, frozen=True):
     key: str
     value: str
     masks: tuple[Masking, ...]  # what masks the scores
-    width: Dim
-    heads: Dim
-    kv_heads: Dim
+    sizes: Sizes
+
+
+class _Way(Record, frozen=True):
+    """Calls from the product that makes scores to a value made of them, and those that may hide some."""
+
+    between: tuple[Call, ...]
+    axes: tuple[int, int]  # of queries and keys in the value
+    first: tuple[int, int]  # the same in the scores
+    masks: tuple[Masking, ...] = ()
+
+    def on(self, *calls: Call, axes: tuple[int, int], masks: Sequence[Masking] = ()) -> _Way:
+        """Further calls."""
+        return _Way((*self.between, *calls), axes, self.first, (*self.masks, *masks))
 
 
 def spelled(view: View) -> Iterator[Spelled]:
-    """Every attention that is not a single operator, in program order."""
-    for last, softmax, probabilities, scores in _softmaxes(view):
-        typed = view.types.get(scores)
-        if typed is None or typed.rank < 2:
-            continue
-        back = _back(scores, typed, view, _MOST_BACK, set())
-        if back is None:
-            continue
-        first, between, masks = back
-        on = _on(probabilities, typed.shape[-1], view, any(role_of(call) == "join" for call in between))
-        if on is None:
-            continue
-        second, after = on
-        found = _completed(first, second, softmax, (*between, *last, *after), masks, view)
-        if found is not None:
-            yield found
-
-
-def _softmaxes(view: View) -> Iterator[tuple[tuple[Call, ...], Call, str, str]]:
-    """Each softmax along the last axis: its calls, the call that names it, its result and its operand."""
+    """Every attention that is not one operator, in program order."""
     for call in view.calls:
-        role, op, operand = role_of(call), call.operator, view.types.get(first_of(call))
-        if role == "softmax" and operand is not None and operand.rank:
-            axis = call.argument("axis", 1 if op.is_onnx and op.version < 13 else -1)
-            if isinstance(axis, int) and axis % operand.rank == operand.rank - 1:
-                yield (call,), call, call.result, first_of(call)
-        elif role == "power":
-            yield from _written_out(call, view)
+        role, scores = role_of(call), view.types.get(first_of(call))
+        if role not in ("softmax", "power"):
+            continue
+        axis, sums = (axis_along(call, view), ()) if role == "softmax" else _normalised(call, view)
+        if scores is None or axis is None or scores.rank < max(2, -axis):
+            continue
+        back = _back(first_of(call), axis, scores.shape[axis], view, _MOST_BACK, set())
+        on = back and _on(back.on(call, *sums, axes=back.axes), call.result, scores.shape[axis], view)
+        if on is not None:
+            by_sum = (each for each in on.between if sums and sums[0].result in each.uses)
+            found = _completed(on, next(by_sum, call), view)
+            if found is not None:
+                yield found
 
 
-def _written_out(power: Call, view: View) -> Iterator[tuple[tuple[Call, ...], Call, str, str]]:
-    """exp(x - max(x)) / sum(exp(x - max(x))), as decompositions write a softmax."""
-    scores, calls = first_of(power), [power]
-    maker = view.makers.get(scores)
-    if maker is not None and maker.operator.name == "sub":
-        operands = maker.uses
-        top = view.makers.get(operands[1]) if len(operands) == 2 else None
-        if top is not None and top.operator.name in ("amax", "max") and first_of(top) == operands[0]:
-            scores, calls = operands[0], [top, maker, power]
-    users = {id(user): user for user in view.users.get(power.result, [])}.values()
-    total = next((user for user in users if role_of(user) == "sum"), None)
-    for user in users:
-        if total is not None and user.operator.name == "div" and user.uses == (power.result, total.result):
-            source, summed = view.types.get(power.result), view.types.get(total.result)
-            if source is None or summed is None or source.shape[-1:] in ((), (1,)):
-                continue
-            if summed.shape == (*source.shape[:-1], 1):
-                yield (*calls, total, user), user, user.result, scores
-                return
+def _normalised(power: Call, view: View) -> tuple[int | None, tuple[Call, ...]]:
+    """The axis along which the results of an exponential are made to sum to one, and their sum, where it is computed."""
+    scores = view.makers.get(first_of(power))
+    if scores is not None and scores.uses:
+        statistics = (each for name in scores.uses[1:] for each in _statistic(name, scores.uses[0], view))
+        for call in (scores, *statistics):
+            if call.operator.name in ("log_softmax", "logsumexp", "sum"):
+                return axis_along(call, view), ()
+    names = [power.result]
+    for name in names:
+        users = view.users.get(name, [])
+        for user in users:
+            if role_of(user) == "sum":
+                return axis_along(user, view), (user,)
+        if len(names) < _MOST_ON:
+            names += [user.result for user in users if role_of(user) in _AFTER and user.result not in names]
+    return None, ()
 
 
-def _back(
-    name: str, like: TensorType, view: View, steps: int, dead: set[str]
-) -> tuple[Call, tuple[Call, ...], tuple[Masking, ...]] | None:
-    """The product that scores come from, the calls in between, and what was added to the scores or selected among them.
+def _statistic(name: str, scores: str, view: View) -> tuple[Call, ...]:
+    """The calls that make one number of each row of scores, such as its maximum; () where a value is none."""
+    calls, names, typed, of = list[Call](), [name], view.types.get(name), view.types.get(scores)
+    if typed is None or of is None or typed.numel == of.numel:
+        return ()
+    for each in names:
+        maker = view.makers.get(each)
+        if each != scores and maker is not None:
+            calls.append(maker)
+            names += [other for other in maker.uses if other not in names]
+        if len(calls) > _MOST_ON:
+            return ()
+    return tuple(calls) if scores in names and any(x.operator.kind == "reduction" for x in calls) else ()
+
+
+def _back(name: str, axis: int, keys: Dim, view: View, steps: int, dead: set[str]) -> _Way | None:
+    """The way from the product that scores come from, along the axis of the keys.
 
     dead: values that come from no product; none is followed twice.
     """
-    maker, typed, keys = view.makers.get(name), view.types.get(name), like.shape[-1]
-    if name in dead or maker is None or typed is None or not steps or typed.rank < 2:
+    maker, typed = view.makers.get(name), view.types.get(name)
+    if name in dead or maker is None or typed is None or not steps or max(2, -axis) > typed.rank:
         return None
-    # Before other layouts, scores had as many keys in a row; the column of a sink and axes of size 1 do not count.
-    last = typed.shape[-1] if keys == 1 else next((size for size in reversed(typed.shape) if size != 1), 1)
-    if differ(last, keys) and differ(last + 1, keys):
+    size, role = typed.shape[axis], role_of(maker)
+    # Before they were laid out anew scores had as many rows of keys, a sink's column apart.
+    if differ(size, keys) and differ(size + 1, keys):
         return None
-    role = role_of(maker)
     if role == "product":
-        bias = maker.value("bias") if maker.argument("beta", 1) != 0 else ""
-        return maker, (), (Masking(maker, name, (bias,)),) if bias and is_mask(bias, view) else ()
-    if role in _UNARY or role == "part":
-        source = view.types.get(first_of(maker))
-        kept = source is not None and keeps_last(maker, source.shape, keys)
-        tries = maker.uses[:1] if kept else ()
-    elif role in _SEVERAL:
-        tries = maker.uses
-    else:
-        return None
-    for operand in tries:
-        found = _back(operand, like, view, steps - 1, dead)
-        if found is not None:
-            first, between, masks = found
-            others = [other for other in maker.uses if other != operand]
-            masking = tuple(other for other in others if role == "choice" or is_mask(other, view))
-            if role in ("bias", "choice") and masking:
-                masks = (*masks, Masking(maker, operand, masking))
-            return first, (*between, maker), masks
+        return _scored(maker, axis, view)
+    for operand in maker.uses if role in _SEVERAL else maker.uses[:1] if role in _ONE else ():
+        before = axis_before(maker, axis, operand, view)
+        found = None if before is None else _back(operand, before, keys, view, steps - 1, dead)
+        rows = None if found is None else axis_after(maker, found.axes[0], operand, view)
+        if found is None or rows is None or rows == axis:
+            continue
+        others = [x for x in maker.uses if x != operand and (role == "choice" or is_mask(x, view))]
+        statistics = [call for other in others for call in _statistic(other, operand, view)]
+        others = [x for x in others if x not in {call.result for call in statistics}]
+        hides = role == "choice" or (role == "bias" and others)
+        masks = (Masking(maker, operand, tuple(others), (rows, axis)),) if hides else ()
+        return found.on(*statistics, maker, axes=(rows, axis), masks=masks)
     dead.add(name)
     return None
 
 
-def _on(name: str, keys: Dim, view: View, has_sink: bool) -> tuple[Call, tuple[Call, ...]] | None:
-    """The product that takes the probabilities as rows, and the calls in between."""
-    waiting: deque[tuple[str, tuple[Call, ...]]] = deque([(name, ())])
-    seen = {name}
-    while waiting:
-        at, between = waiting.popleft()
+def _scored(call: Call, axis: int, view: View) -> _Way | None:
+    """The product that makes scores; None where the keys are weights of a layer, or not of one operand alone."""
+    product = product_of(call)
+    sides = None if product is None else product.beside(axis)
+    if product is None or sides is None or source_of(sides[2], view)[0] in view.stored:
+        return None
+    axes = (product.rows if axis == product.columns else product.columns), axis
+    if view.types[call.result].rank < -min(axes):
+        return None
+    bias = call.value("bias") if call.argument("beta", 1) != 0 else ""
+    masks = (Masking(call, call.result, (bias,), axes),) if bias and is_mask(bias, view) else ()
+    return _Way((call,), axes, axes, masks)
+
+
+def _on(way: _Way, name: str, keys: Dim, view: View) -> _Way | None:
+    """The way of probabilities to the product that sums them up over keys."""
+    ways, seen, most = deque([(name, way)]), {name}, len(way.between) + _MOST_ON
+    has_sink = any(role_of(each) == "join" for each in way.between)
+    while ways:
+        at, way = ways.popleft()
         for user in {id(user): user for user in view.users.get(at, [])}.values():
-            role = role_of(user)
-            if role == "product":
-                product = product_of(user)
-                typed = view.types.get(at)
-                if product is None or typed is None or product.left != at or product.left_axis != -1:
-                    continue
-                if same(typed.shape[-1], keys) or has_sink:
-                    return user, between
-            elif len(between) < _MOST_ON and (role in _AFTER or (role == "part" and has_sink)):
-                typed = view.types.get(at)
-                if typed is not None and user.result not in seen and keeps_last(user, typed.shape, keys):
+            role, product, typed = role_of(user), product_of(user), view.types.get(at)
+            if typed is None or typed.rank < -min(way.axes):
+                continue
+            if role == "product" and product is not None:
+                ends = (product.left, product.left_axis), (product.right, product.right_axis)
+                if (at, way.axes[1]) in ends and (has_sink or same(typed.shape[way.axes[1]], keys)):
+                    return way.on(user, axes=way.axes)
+            elif len(way.between) < most and (role in _AFTER or (role == "part" and has_sink)):
+                rows, axis = (axis_after(user, x, at, view) for x in way.axes)
+                if user.result not in seen and rows is not None and axis is not None and rows != axis:
                     seen.add(user.result)
-                    waiting.append((user.result, (*between, user)))
+                    others = tuple(
+                        [x for x in user.uses if x != at and (role == "choice" or is_mask(x, view))]
+                    )
+                    hides = role == "choice" or (role == "scale" and others)
+                    masks = [Masking(user, at, others, (rows, axis), is_after=True)] if hides else []
+                    ways.append((user.result, way.on(user, axes=(rows, axis), masks=masks)))
     return None
 
 
-def _completed(
-    first: Call, second: Call, softmax: Call, between: tuple[Call, ...], masks: tuple[Masking, ...],
-    view: View,
-) -> Spelled | None:  # fmt: skip
-    one, two = product_of(first), product_of(second)
-    scores, left = view.types.get(first.result), view.types.get(one.left) if one else None
-    if one is None or two is None or scores is None or left is None or first is second:
+def _completed(way: _Way, softmax: Call, view: View) -> Spelled | None:
+    """The attention that a way is, by the sizes and sources of its operands; None where it is none."""
+    (first, *others, second), types = way.between, view.types
+    one, two, made = product_of(first), product_of(second), {call.result for call in (first, *others)}
+    scores, out = types.get(first.result), types.get(second.result)
+    sides = None if one is None else one.beside(way.first[1])
+    if two is None or sides is None or scores is None or out is None or first is second:
         return None
-    query, _ = source_of(one.left, view)
-    (key, _), (value, _) = source_of(one.right, view), source_of(two.right, view)
-    if not {query, key, value, second.result} <= view.types.keys():
-        return None
-    if key in view.stored or value in {call.result for call in between}:
-        return None  # a layer whose activation is a softmax; probabilities of probabilities
-    ranks = {view.types[name].rank if name in view.types else 0 for name in (one.left, one.right)}
-    if not view.types[second.result].rank or left.rank < 2:
+    asking, summed, asked = sides
+    weighed, place = (two.right, two.columns) if two.left in made else (two.left, two.rows)
+    left = types.get(asking)
+    query, key, value = (source_of(name, view)[0] for name in (asking, asked, weighed))
+    if left is None or value in made or not {query, key, value, asked} <= types.keys():
+        return None  # probabilities of probabilities
+    ranks = {left.rank, types[asked].rank}
+    is_odd = 0 in (*ranks, *scores.shape) or (not ranks & {3, 4, 5, 6} and scores.rank > 2)
+    if out.rank < -place or left.rank < max(2, -summed) or is_odd:
         return None  # recorded types that contradict the products
-    if 0 in ranks or (not ranks & {3, 4, 5, 6} and scores.rank > 2):
-        return None
-    heads = _heads(scores, one, view)
-    (of_keys, growth), (of_values, _) = copies(one.right, view), copies(two.right, view)
-    whole, repeats = _in_order(first, *between, second), _in_order(*of_keys, *of_values)
-    width, kv_heads = left.shape[one.left_axis], _shared(heads, scores, one, growth, view)
-    return Spelled(first, second, softmax, whole, repeats, query, key, value, masks, width, heads, kv_heads)
+    ends = [axis % scores.rank for axis in way.first]
+    lead = tuple([size for axis, size in enumerate(scores.shape) if axis not in ends])
+    (of_keys, growth), (of_values, _), heads = (
+        copies(asked, view),
+        copies(weighed, view),
+        _heads(lead, asking, view),
+    )
+    whole, repeats = _in_order(*way.between), _in_order(*of_keys, *of_values)
+    kv_heads = _shared(heads, lead, types[asked], growth)
+    queries, keys = (scores.shape[axis] for axis in ends)
+    sizes = floor_div(prod(lead), heads), heads, kv_heads, queries, keys, left.shape[summed], out.shape[place]
+    return Spelled(first, second, softmax, whole, repeats, query, key, value, way.masks, sizes)
 
 
 def _in_order(*calls: Call) -> tuple[Call, ...]:
@@ -328,33 +268,29 @@ def _in_order(*calls: Call) -> tuple[Call, ...]:
     return tuple(sorted({id(call): call for call in calls}.values(), key=lambda call: call.place))
 
 
-def _heads(scores: TensorType, product: Product, view: View) -> Dim:
-    """The number of query heads: the axes between the first and the rows; if the scores' first axis is batch and heads, the
-    heads that the queries had before.
+def _heads(lead: Sequence[Dim], queries: str, view: View) -> Dim:
+    """Query heads: the axes of scores beside batch, rows and keys; where batch and heads are one axis, those that queries
+    had before they were laid out so.
     """
-    if scores.rank >= 4:
-        return prod(scores.shape[1:-2])
-    if scores.rank < 3:
-        return 1
-    left = view.types[product.left]
-    for name in (product.left, *(first_of(call) for call in source_of(product.left, view)[1])):
+    if len(lead) != 1:
+        return prod(lead[1:])
+    left = view.types[queries]
+    for name in (queries, *(first_of(call) for call in source_of(queries, view)[1])):
         typed = view.types.get(name)
         if typed is None or typed.rank < 4 or not same(typed.numel, left.numel):
             continue
         shape = typed.shape if typed.rank == 4 else (typed.shape[0], *(n for n in typed.shape[1:] if n != 1))
         for batch, heads in ((0, 1), (0, 2), (1, 2)) if len(shape) == 4 else ():
-            merged = shape[batch] * shape[heads]
-            if same(merged, scores.shape[0]) and same(shape[-1], left.shape[-1]):
+            if same(shape[batch] * shape[heads], lead[0]) and same(shape[-1], left.shape[-1]):
                 return shape[heads]
     return 1
 
 
-def _shared(heads: Dim, scores: TensorType, product: Product, growth: Dim, view: View) -> Dim:
-    """The number of key heads: fewer than query heads if keys were repeated, or broadcast in the product."""
+def _shared(heads: Dim, lead: Sequence[Dim], right: TensorType, growth: Dim) -> Dim:
+    """Heads of the keys: fewer than those of the queries where keys were repeated, or broadcast in the product."""
     repeated = growth
-    right = view.types[product.right]
-    if right.rank == scores.rank and scores.rank >= 4:
-        for mine, all_of in zip(right.shape[1:-2], scores.shape[1:-2], strict=True):
+    if right.rank == len(lead) + 2:
+        for mine, all_of in zip(right.shape[1:-2], lead[1:], strict=True):
             if mine == 1:
                 repeated = repeated * all_of
     return heads if repeated in (0, 1) else floor_div(heads, repeated)

@@ -164,6 +164,8 @@ def times(a: Piece, b: Piece) -> Piece:
     for one, factor in ((a, y), (b, x)):
         if isinstance(one, Affine) and factor is not None and math.isfinite(factor) and factor == int(factor):
             return one * int(factor)
+        if factor == 0 and one is None:  # an ordinary number
+            return ZERO
         if isinstance(one, (Quotient, Remainder)) and factor == 1:
             return one
     return None

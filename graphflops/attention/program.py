@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.attention.attention_use import AttentionUse, Hidden, window
-from graphflops.attention.match import Spelled, copies, role, role_of, spelled
+from graphflops.attention.match import Sizes, Spelled, copies, spelled
+from graphflops.attention.parts import role, role_of
 from graphflops.dims import floor_div, prod, same, total
 from graphflops.errors import DimError
 from graphflops.ops import operator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from graphflops.attention.hidden_pairs import Hiding
     from graphflops.attention.user_masks import Stated
@@ -21,10 +23,6 @@ if TYPE_CHECKING:
     from graphflops.rules.flex import Seen
     from graphflops.tensor import TensorType
     from graphflops.view import Call, View
-
-
-# The seven sizes of an AttentionUse, in its order.
-Shapes = tuple["Dim", "Dim", "Dim", "Dim", "Dim", "Dim", "Dim"]
 
 
 def fused(call: Call, view: View, hiding: Callable[[], Hiding]) -> tuple[AttentionUse, Hidden] | None:
@@ -86,7 +84,7 @@ def _hidden_by(
     return Hidden(mask="structure", pattern=pattern), masked
 
 
-def _heads_first(call: Call, operands: list[TensorType | None]) -> Shapes | None:
+def _heads_first(call: Call, operands: list[TensorType | None]) -> Sizes | None:
     """Operands of shape (..., heads, rows, width)."""
     query, key, value = operands[:3]
     if query is None or key is None or value is None or min(query.rank, key.rank, value.rank) < 2:
@@ -97,7 +95,7 @@ def _heads_first(call: Call, operands: list[TensorType | None]) -> Shapes | None
     return batch, heads, kv_heads, query.shape[-2], key.shape[-2], query.shape[-1], value.shape[-1]
 
 
-def _onnx(call: Call, operands: list[TensorType | None]) -> Shapes | None:
+def _onnx(call: Call, operands: list[TensorType | None]) -> Sizes | None:
     """Operands of shape (batch, heads, rows, width), or (batch, rows, heads * width) with the heads in attributes.
 
     Values may be missing; keys may be cached, so their number follows from the products.
@@ -120,7 +118,7 @@ def _onnx(call: Call, operands: list[TensorType | None]) -> Shapes | None:
     return batch, heads, kv_heads, rows, keys, width, value_width
 
 
-_SIZES: dict[str, Callable[[Call, list[TensorType | None]], Shapes | None]] = {
+_SIZES: dict[str, Callable[[Call, list[TensorType | None]], Sizes | None]] = {
     "scaled_dot_product_attention": _heads_first,
     "flex_attention": _heads_first,
     **dict.fromkeys(("onnx_attention", "multi_head_attention", "group_query_attention"), _onnx),
@@ -162,9 +160,8 @@ def hidden_in_gradients(group: Spelled, hidden: Hidden, view: View) -> dict[str,
                     waiting.append(other)
     if len(products) > _MOST_PRODUCTS:
         return {}
-    queries, keys = scores.shape[-2:]
     found = {name: call.cost.matrix_flops for name, call in products.items()}
-    return {name: masked_part(flops, hidden, queries, keys) for name, flops in found.items()}
+    return {name: masked_part(flops, hidden, *group.sizes[3:5]) for name, flops in found.items()}
 
 
 def hidden_in_operator(call: Call, view: View, hiding: Callable[[], Hiding]) -> dict[str, Dim]:
@@ -192,9 +189,10 @@ class Found(NamedTuple):
     """The attentions of a program, in program order."""
 
     uses: tuple[AttentionUse, ...] = ()
-    masked: Mapping[str, Dim] = {}  # by row, the part of its matrix FLOPs that is on hidden pairs
-    of_gradients: Mapping[str, Dim] = {}  # the same for its backward
-    inputs: tuple[str, ...] = ()  # names of inputs that are masks, if it is not known what they hide
+    masked: Mapping[str, Dim] = {}  # by row, the part of its matrix FLOPs that a mask makes needless
+    of_gradients: Mapping[str, Dim] = {}  # the same of its backward
+    inputs: tuple[str, ...] = ()  # names of inputs that are masks, if it is unknown what they hide
+    unfollowed: tuple[str, ...] = ()  # operators that masks are made by, and which are not followed
 
 
 def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
@@ -207,13 +205,13 @@ def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
     found: list[tuple[int, AttentionUse]] = []
     masked: dict[str, Dim] = {}
     of_gradients: dict[str, Dim] = {}
-    inputs: dict[str, None] = {}
+    told: list[Hidden] = []
 
     def keep(use: AttentionUse, hidden: Hidden, *products: Call) -> None:
         if use.flops == 0:
             return
         found.append((products[0].place, use))
-        inputs.update(dict.fromkeys(hidden.inputs))
+        told.append(hidden)
         for call in products:
             backward = 0 if call.row.backward is None else call.row.backward.matrix_flops
             part = (masked_part(n, hidden, use.queries, use.keys) for n in (call.cost.matrix_flops, backward))
@@ -225,8 +223,7 @@ def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
             if operator is not None:
                 keep(*operator, call)
             masked.update(hidden_in_operator(call, view, hiding))
-    has_softmax = any(role_of(call) in ("softmax", "power") for call in view.calls)
-    for group in spelled(view) if has_softmax else ():
+    for group in spelled(view):
         with suppress(DimError, ZeroDivisionError):
             hidden = hiding().of_spelled(group) if group.masks else Hidden()
             keep(_use(group, hidden, view), hidden, group.first, group.second)
@@ -235,8 +232,13 @@ def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
         from graphflops.attention.user_masks import refuse_unused
 
         refuse_unused(stated, hiding().used)
-    uses = [use for _, use in sorted(found, key=lambda entry: entry[0])]
-    return Found(tuple(uses), masked, of_gradients, tuple(inputs))
+    uses = tuple([use for _, use in sorted(found, key=lambda entry: entry[0])])
+    return Found(uses, masked, of_gradients, _once(x.inputs for x in told), _once(x.unfollowed for x in told))
+
+
+def _once(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """Each name once."""
+    return tuple(dict.fromkeys(chain.from_iterable(names)))
 
 
 def _hiding(view: View, stated: Mapping[str, Stated]) -> Hiding:
@@ -246,13 +248,11 @@ def _hiding(view: View, stated: Mapping[str, Stated]) -> Hiding:
 
 
 def _use(group: Spelled, hidden: Hidden, view: View) -> AttentionUse:
-    scores, out = view.types[group.first.result], view.types[group.second.result]
-    times = group.first.row.times
-    queries, keys = scores.shape[-2:]
+    scores, times = view.types[group.first.result], group.first.row.times
     flops = group.first.cost.matrix_flops + group.second.cost.matrix_flops
     # Scores and probabilities are tensors of equal size that the calls in between read and write, masks excluded.
     others = {
-        *(name for masking in group.masks for name in masking.others),
+        *(name for masking in group.masks if not masking.is_after for name in masking.others),
         group.second.result,
         *(name for name, _ in group.first.row.inputs),
     }
@@ -263,10 +263,10 @@ def _use(group: Spelled, hidden: Hidden, view: View) -> AttentionUse:
         for name, typed in dict((*call.row.inputs, *call.row.outputs)).items()
         if name not in others and same(typed.numel, scores.numel)
     )
-    row, batch = group.softmax.row, floor_div(prod(scores.shape[:-2]), group.heads)
+    row, (queries, keys) = group.softmax.row, group.sizes[3:5]
     return AttentionUse(
         *(tuple(call.name for call in group.between), "", row.module, row.source),
-        *(batch, group.heads, group.kv_heads, queries, keys, group.width, out.shape[-1]),
+        *group.sizes,
         mask=hidden.mask,
         pattern=hidden.pattern,
         flops=flops,

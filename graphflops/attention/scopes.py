@@ -16,7 +16,7 @@ from graphflops.attention.conditions import HIDING, TRUE, Truth
 from graphflops.attention.constants import Constants
 from graphflops.attention.elementwise import Function
 from graphflops.attention.intervals import Interval
-from graphflops.attention.piecewise import Number, as_truth, negative, visible_where
+from graphflops.attention.piecewise import Number, as_truth, visible_where
 from graphflops.base.lazy import numpy as np
 from graphflops.base.record import Record
 from graphflops.dims import Dim, Expr
@@ -156,50 +156,56 @@ def size_of(scope: Scope, argument: Any) -> Any:
     return argument
 
 
-FAR = -1e8  # a score function's result that is this or less for any score is no ordinary score
+Indices = tuple[Any, ...]  # an index for each axis; None where it is not known (the batch)
+FAR = -1e8  # what a score function gives for any score, if it is this or less, is no ordinary score
 
-Sense = Literal["added", "subtracted", "keep", "drop", "score"]
+Sense = Literal["added", "keep", "score"]
 
 
 class Restriction(Record, frozen=True, eq=False, dict=True):
     """A mask as it applies to the scores of one attention."""
 
     scope: Scope
-    value: Any  # the tensor, or the function's result
-    before: int  # place, in the scope, of the call that takes it
-    # The value is added to scores or subtracted, true where scores stay or where they are hidden, or computed from a score.
+    value: Any  # the tensor, the step that makes it, or the result of the function
+    before: int  # place in its scope of the call that takes it
+    # The value is added to scores, true (or not zero) where they stay, or made of a score.
     sense: Sense
     lead: tuple[Dim, ...] = ()  # sizes of the axes of the scores before those of queries and keys
     # A function's inputs: the score if it takes one, batch entry, head, query and key. Empty for a tensor.
     places: tuple[str, ...] = ()
-    kept_above: float = HIDING  # results of a score function above this are not hidden
+    kept_above: float = HIDING  # results of a score function above it are no hidden scores
+    scores: str = (
+        ""  # name of the scores that a step is given, which count as 0, or probabilities, which count as 1
+    )
+    axes: tuple[int, int] = (-2, -1)  # of queries and keys in the value, counted from the end
+
+    def placed(self, at: Indices) -> Indices:
+        """The index in the value, given the indices along `lead`, of the query and of the key."""
+        rest = iter(at[:-2])
+        ends = {axis % len(at): index for axis, index in zip(self.axes, at[-2:], strict=True)}
+        return tuple([ends[axis] if axis in ends else next(rest) for axis in range(len(at))])
 
     def truth(self, value: Number | Truth) -> Truth:
-        """Where it lets scores through, if its value is this formula."""
-        if self.sense in ("keep", "drop"):
-            return as_truth(value) if self.sense == "keep" else ~as_truth(value)
-        if self.sense == "score":
-            return visible_where(value, unknown=TRUE)
-        return visible_where(negative(value) if self.sense == "subtracted" else value)
+        """Where it lets scores through, given the value as a formula."""
+        if self.sense == "keep":
+            return as_truth(value)
+        return visible_where(value, unknown=TRUE) if self.sense == "score" else visible_where(value)
 
     def certainty(self, found: Interval) -> tuple[Any, Any]:
         """Where it lets all scores through, and where it may let any, if its value is this at pairs or over rectangles."""
         low, high = map(np.asarray, found)
-        if self.sense in ("keep", "drop"):
-            is_true = maybe = low.astype(bool, copy=False)
-            if not found.is_exact:
-                is_true, maybe = (low > 0) | (high < 0), (low != 0) | (high != 0)
-            return (is_true, maybe) if self.sense == "keep" else (~maybe, ~is_true)
+        if self.sense == "keep":
+            if found.is_exact:
+                return low.astype(bool, copy=False), low.astype(bool, copy=False)
+            return (low > 0) | (high < 0), (low != 0) | (high != 0)
         if self.sense == "score":
             return low > self.kept_above, ~((high <= FAR) | ((low == high) & (high <= HIDING)))
-        low, high = (-high, -low) if self.sense == "subtracted" else (low, high)
         return low > HIDING, ~(high <= HIDING)
 
 
 V = TypeVar("V")
 
 _NO_END = 2**62  # past the end of any axis
-Indices = tuple[Any, ...]  # an index for each axis; None where it is not known (the batch)
 
 
 class Evaluator(Protocol[V]):

@@ -138,6 +138,21 @@ def index(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     return _of(p, step, [found[axis] if axis in found else next(rest) for axis in range(source.rank)])
 
 
+def index_put(p: Evaluator[Any], step: Step, at: Indices) -> Any:
+    """A number in the place of the elements that a mask chooses along axes of its own."""
+    *before, mask = step.argument("index")
+    typed, number = p.type_of(mask), step.argument("value")
+    if (
+        any(before)
+        or typed.dtype.kind != "bool"
+        or p.type_of(number).rank
+        or step.argument("accumulate", False)
+    ):
+        return None
+    chosen = p.value(mask.name, p.clipped(at[len(before) : len(before) + typed.rank], typed.shape))
+    return p.domain.choose(chosen, p.operand(number, ()), _of(p, step, at))
+
+
 def index_select(p: Evaluator[Any], step: Step, at: Indices, name: str = "x") -> Any:
     """The axes of an index tensor replace one axis; a scalar index removes it."""
     source, chosen = _source(p, step, name), p.type_of(step.argument("index"))
@@ -290,8 +305,8 @@ FUNCTIONS: dict[str, Follow] = {
     **dict.fromkeys(("ones", "ones_like", "new_ones"), lambda p, step, at: p.cast(step, p.domain.literal(1))),
     "broadcast_in_dim": broadcast_in_dim, "unsqueeze": unsqueeze, "squeeze": squeeze,
     **dict.fromkeys(("reshape", "flatten", "unflatten", "ravel"), reshape),
-    "slice": part, "narrow": part, "flip": flip, "repeat": tiled, "index": index, "select": index_select,
-    "index_select": index_select, "embedding": partial(index_select, name="weight"),
+    "slice": part, "narrow": part, "flip": flip, "repeat": tiled, "index": index, "index_put": index_put,
+    "select": index_select, "index_select": index_select, "embedding": partial(index_select, name="weight"),
     "gather": gather, "gather_nd": gather_nd, "flat_apply": flat_apply, "cat": join, "stack": stack, "pad": pad,
     "slice_scatter": scatter, "select_scatter": scatter, "arange": arange, "eye": eye,
     **dict.fromkeys(("triu", "tril", "trilu"), triangle),

@@ -232,7 +232,7 @@ def device(name: str) -> Device:
         return with_rates(found)
     wanted = _folded(name)
     for file in sorted(_files(), key=lambda file: file.stem != wanted):
-        known = _read(file)
+        known = _known(file)
         if wanted in map(_folded, (file.stem, known.name, *known.aliases)):
             return with_rates(known)
     listed = f"{', '.join(names())}, or a profile's path"
@@ -290,7 +290,7 @@ def names() -> tuple[str, ...]:
 
 def published() -> list[Device]:
     """All devices whose profiles come with graphflops, the most used first."""
-    return [_read(file) for file in _files()]
+    return [_known(file) for file in _files()]
 
 
 def with_rates(known: Device) -> Device:
@@ -300,7 +300,7 @@ def with_rates(known: Device) -> Device:
     """
     if known.rates or known.rates_of not in names():
         return known
-    other = _read(_FOLDER / f"{known.rates_of}.json")
+    other = _known(_FOLDER / f"{known.rates_of}.json")
     if known.capability != other.capability:
         return replace(known, rates=other.rates)
     own = {(one.family, one.variant, one.dtype) for one in known.calibration}
@@ -314,13 +314,15 @@ def _files() -> list[Path]:
     return sorted(found, key=lambda file: order.index(file.stem) if file.stem in order else len(order))
 
 
-@cache
 def _read(file: Path) -> Device:
     data = content(file, "profile of a device", _LARGEST)
     try:
         return msgspec.json.decode(data, type=Device)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FileError(f"{shown(str(file))}: not a profile of a device: {shown(str(error))}") from None
+
+
+_known = cache(_read)  # for the files of the package: a profile at a path may be written again
 
 
 def _folded(name: str) -> str:

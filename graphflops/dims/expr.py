@@ -235,14 +235,11 @@ def total(dims: Iterable[Dim]) -> Dim:
 
 def prod(dims: Iterable[Dim]) -> Dim:
     """The product of the dims, 1 for none. Raises DimError past the size limit."""
-    constant = 1
-    symbolic: list[Expr] = []
-    for dim in dims:
-        if isinstance(dim, int):
-            constant *= dim
-        else:
-            symbolic.append(dim)
-    return _product(constant, tuple(symbolic)) if symbolic else constant
+    sizes = [*dims]
+    if {*map(type, sizes)} <= {int}:
+        return math.prod(sizes)
+    constant = math.prod([size for size in sizes if isinstance(size, int)])
+    return _product(constant, tuple([size for size in sizes if not isinstance(size, int)]))
 
 
 @lru_cache(maxsize=16_384)

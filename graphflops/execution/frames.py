@@ -66,7 +66,9 @@ class References:
         self.own = module_variables(nodes)
         self.results = [tuple(filter(None, node.outputs)) for node in nodes]
         self.last_read = {value: place for place, read in enumerate(self.reads) for value in read}
-        self.made = {name: place for place, names in enumerate(self.results) for name in names}
+        made = self.made = {name: place for place, names in enumerate(self.results) for name in names}
+        # By place, what it reads of what calls made, each with the place of its call.
+        self.read = [[(value, made[value]) for value in read if value in made] for read in self.reads]
         # Results of a softmax, and what casts and dropout make of them.
         self.distributions: set[str] = set()
         computing = [node.outputs and node.operator.kind != "view" for node in nodes]
@@ -163,9 +165,8 @@ class References:
                 self.unbind(frame, name, last)
             if frame.line.function == "forward":
                 # What comes from outside the forward lives until the forward returns.
-                first = frame.entered
-                read = {value for values in self.reads[first : last + 1] for value in values}
-                self.hold([value for value in read if self.made.get(value, first) < first], last)
+                first, read = frame.entered, self.read[frame.entered : last + 1]
+                self.hold({value for made in read for value, place in made if place < first}, last)
 
     def unbind(self, frame: Frame, name: str, last: int) -> None:
         """Drop what a variable holds; it was held until the call `last`."""

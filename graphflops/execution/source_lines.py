@@ -16,7 +16,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import product
+from itertools import accumulate, product
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -93,12 +93,9 @@ def code_lines(python_stack: str, module_stack: str) -> tuple[CodeLine, ...]:
     The forwards on a stack belong to its modules, in order; additional forwards are inherited ones of the last module.
     """
     modules = [path for path in map(_module, module_stack.split(";")) if path is not None] or [""]
-    depth, lines = -1, list[CodeLine]()
-    for frame in _frames(python_stack):
-        if frame[1] == "forward" and depth < len(modules) - 1:
-            depth += 1
-        lines.append(_line(frame, modules[depth if depth > 0 else 0]))
-    return tuple(lines)
+    frames, forwards = _frames(python_stack)
+    last = len(modules) - 1
+    return tuple(map(_line, frames, [modules[depth if depth < last else last] for depth in forwards]))
 
 
 @lru_cache(maxsize=16_384)
@@ -115,10 +112,15 @@ def _module(entry: str) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def _frames(python_stack: str) -> list[tuple[str, str, int, str]]:
-    """The file, function, number and text of each line of a stack; equal layers share a stack."""
+def _frames(python_stack: str) -> tuple[list[tuple[str, str, int, str]], list[int]]:
+    """The file, function, number and text of each line of a stack, and how many forwards are around that of the line.
+
+    Equal layers share a stack.
+    """
     found = [entry for entry in _LINE.findall(python_stack)[:_MOST_FRAMES] if not _OF_EXPORT.search(entry[0])]
-    return [(file, function, int(number), text.strip()) for file, number, function, text in found]
+    lines = [(file, function, int(number), text.strip()) for file, number, function, text in found]
+    forwards = accumulate([function == "forward" for _, function, *_ in lines])
+    return lines, [max(0, count - 1) for count in forwards]
 
 
 class Statement(Struct, frozen=True):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import mul
 from typing import Any, Protocol, TypeVar, cast
 
 from graphflops.base.record import Record
@@ -37,12 +38,10 @@ class HasStrides(Protocol):
 
 def row_major(shape: Sequence[Dim], order: Sequence[int] | None = None) -> Strides:
     """Strides of a tensor without gaps. order: its axes from outermost to innermost; by default 0, 1, 2, ..."""
-    strides: list[Dim] = [1] * len(shape)
-    step: Dim = 1
-    for axis in reversed(range(len(shape)) if order is None else order):
-        strides[axis] = step
-        step = step * shape[axis]
-    return tuple(strides)
+    if order is not None:
+        strides = dict(zip(order, row_major([shape[axis] for axis in order]), strict=True))
+        return tuple([strides[axis] for axis in range(len(shape))])
+    return (*accumulate(shape[:0:-1], mul, initial=1),)[::-1] if shape else ()
 
 
 def is_contiguous(shape: Sequence[Dim], strides: Strides) -> bool:

@@ -115,7 +115,10 @@ class Program:
         attention mask counts as stored.)
         """
         complain = partial(self.note, "GF210", "")
+        inputs = {value.name: value for value in proto.input} if proto.initializer else {}
         for tensor in proto.initializer:
+            if tensor.name in inputs and onnx_proto.declared_otherwise(inputs[tensor.name], tensor):
+                complain(f"tensor {shown(tensor.name)} has another type than the input whose default it is")
             typed = onnx_tensors.tensor_of(tensor, tensor.name, complain)
             target = targets.get(tensor.name, tensor.name)
             role = onnx_proto.role_of(typed, target)
@@ -195,6 +198,8 @@ class Program:
         self.store(proto, inner, {}, frozenset())
         self.declare(proto.input, inner)
         outputs = self.body(proto, inner)
+        for hidden in filter(scope.sees, inner.names):
+            self.note("GF130", "", f"{shown(hidden)} of {shown(name)} hides a value around it: {_DIFFER}")
         graph = Graph(
             nodes=self.finished(body),
             types={},
@@ -338,7 +343,7 @@ class Program:
         elif kind == onnx_proto.GRAPHS:
             value = tuple([self.nested(graph, scope, proto.name) for graph in proto.graphs])
         elif kind == onnx_proto.TYPE:
-            value = onnx_proto.type_of(proto.tp, lambda dim, _: self.sizes.of_value(dim))
+            value = onnx_proto.type_of(proto.tp, self.sizes.of_value)
         else:
             return () if kind is None else (Opaque(proto.name),)
         return (value,)

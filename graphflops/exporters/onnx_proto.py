@@ -256,6 +256,16 @@ def named_once(attributes: Iterable[Any], node: str) -> dict[str, Any]:
     return found
 
 
+def declared_otherwise(value: Any, tensor: Any) -> bool:
+    """Whether the type that the file declares under the name of a stored tensor is not that of the tensor."""
+    declared = value.type.tensor_type
+    sizes = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in declared.shape.dim]
+    fits = len(sizes) == len(tensor.dims) and all(
+        a in (-1, b) for a, b in zip(sizes, tensor.dims, strict=True)
+    )
+    return (declared.HasField("shape") and not fits) or declared.elem_type not in (0, tensor.data_type)
+
+
 # Kinds of attributes: AttributeProto.AttributeType.
 FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, TENSORS, GRAPHS = range(1, 11)
 TYPE = 13

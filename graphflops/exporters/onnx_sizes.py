@@ -69,14 +69,14 @@ class Sizes:
             return SequenceType(typed.element, symbol(length))
         return typed
 
-    def of_value(self, dim: Any) -> Dim:
+    def of_value(self, dim: Any, axis: int) -> Dim:
         """A size in a type that the file declares; a size that is not stated is a new symbol."""
         kind = dim.WhichOneof("value")
         if kind == "dim_value" and dim.dim_value >= 0:
             return int(dim.dim_value)
         if kind == "dim_param" and checked(dim.dim_param).strip() not in _UNNAMED:
             return self.read(dim.dim_param)
-        return data_dependent("unknown")
+        return data_dependent(f"unknown_axis{axis}")
 
     def read(self, text: str) -> Dim:
         """A size from its text: a number, a name, or an expression of names."""
@@ -121,7 +121,7 @@ class Declared(Mapping[str, object]):
         text = proto.SerializeToString()
         if text not in self._read:
             try:
-                self._read[text] = type_of(proto, lambda dim, _: self._sizes.of_value(dim))
+                self._read[text] = type_of(proto, self._sizes.of_value)
             except FileError:
                 self._read[text] = UnknownType()
         return self._read[text]

@@ -13,6 +13,7 @@ import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import cycle
 from typing import Any, NamedTuple
 
 from graphflops.dims import at_least, prod
@@ -20,7 +21,7 @@ from graphflops.errors import FileError, shown
 from graphflops.exporters import onnx_proto
 from graphflops.graph import Stored
 from graphflops.rules.shapes import nested
-from graphflops.tensor import DType, TensorType
+from graphflops.tensor import DType, TensorType, flat
 
 Complain = Callable[[str], None]
 
@@ -177,9 +178,15 @@ def sparse_of(proto: Any, name: str, complain: Complain) -> TensorType:
     """The type of a sparse tensor: runtimes make it dense when they load the file."""
     stored = tensor_of(proto.values, name, complain)
     whole = TensorType(_sizes(proto, name), stored.dtype)
-    count, indices = stored.numel, list(proto.indices.dims)  # one per number, or one for each of its axes
-    if at_least(count, whole.numel + 1) or indices not in ([count], [count, whole.rank]):
-        complain(f"sparse tensor {shown(name)} is {whole}, but stores {count} elements at indices {indices}")
+    count, axes = stored.numel, tuple(proto.indices.dims)  # one per number, or one for each of its axes
+    what = f"sparse tensor {shown(name)} is {whole}, but stores"
+    if at_least(count, whole.numel + 1) or axes not in ((count,), (count, whole.rank)):
+        complain(f"{what} {count} elements at indices {list(axes)}")
+        return whole
+    places = flat((tensor_of(proto.indices, name, complain).value or (),))
+    limits = cycle(whole.shape if len(axes) == 2 else (whole.numel,))
+    if not all(0 <= place < limit for place, limit in zip(places, limits, strict=False)):
+        complain(f"{what} an element outside of it")
     return whole
 
 

@@ -10,20 +10,21 @@ from graphflops.dims import Dim, prod
 from graphflops.graph import Graph, Ref
 from graphflops.inductor import library_calls, rowwise
 from graphflops.inductor.lowering import GradientLowering, JointGraph, Lowered, Lowering, OpKind, filled_with
+from graphflops.kernels.beside import reduced_axes
+from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import FLOAT_BYTES, IMAGE_RANK, INDEX_BYTES, SINGLE
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import BFLOAT16, FLOAT32, TensorType
 
 # Kinds whose results are computed elementwise, and those of them that the partitioner may recompute.
-_AGAIN = frozenset({"elementwise", "comparison", "logic", "cast", "identity", "creation", "gather", "view"})
+_BY_ELEMENT = frozenset({"elementwise", "comparison", "logic"})
+_AGAIN = _BY_ELEMENT | {"cast", "identity", "creation", "gather", "view"}
 _POINTWISE = _AGAIN | {"movement", "random", "resampling", "pooling", "loss"}
-_SCATTERS, _TWO = ("index_copy", "scatter"), 2  # inductor generates them if they have a source tensor
+_SCATTERS = ("index_copy", "scatter")  # inductor generates them if they have a source tensor
 _WINDOW = "#1"  # an argument by place
 _INTERPOLATED = {"linear": 2, "cubic": 4}  # elements along an axis that each result is interpolated from
 _RESAMPLED, _INTERPOLATING = 4, 40  # elements that a result is interpolated from, and its instructions, about
-_ADDS_BFLOAT16 = (9, 0)  # compute capability
-# Positions of the largest pooling window that is one pointwise kernel; the most windows of a mean that an element is in.
-_MOST_WINDOW, _MOST_TERMS = 256, 25
+_MOST_WINDOW, _MOST_TERMS = limits("inductor_2", "pool", "window", "terms")
 
 
 class ForwardLowering(Lowering):
@@ -109,7 +110,7 @@ class ForwardLowering(Lowering):
         is_elementwise = (operator.kind in _POINTWISE or operator.name == "one_hot") and len(of.made) == 1
         # Whether Triton adds such values atomically (needs_fallback_due_to_atomic_add_limitations of inductor; its
         # decomposition of index_add excludes bfloat16).
-        dtype, is_late = self.typed(of.made[0]).dtype, self.joint.platform.capability >= _ADDS_BFLOAT16
+        dtype, is_late = self.typed(of.made[0]).dtype, self.joint.platform.capability >= (9, 0)
         has_atomic = dtype.is_floating and (dtype != BFLOAT16 or (is_late and operator.name != "index_add"))
         if estimate.regions or estimate.unknown:
             self.extern(of)
@@ -117,7 +118,7 @@ class ForwardLowering(Lowering):
             self.add(of, "pointwise", of.made, ())
         elif operator.kind in _FORWARD:
             _FORWARD[operator.kind](self, of)
-        elif (operator.has("adds") and has_atomic) or (operator.name in _SCATTERS and len(of.names) > _TWO):
+        elif (operator.has("adds") and has_atomic) or (operator.name in _SCATTERS and len(of.names) > 2):
             self.scatter(of, of.made[0])
         elif not is_elementwise:
             self.extern(of)
@@ -142,8 +143,7 @@ class ForwardLowering(Lowering):
         """An interpolation. In half precision it runs in float32, and operand and result are converted."""
         call, out = of.call, of.made[0]
         more: dict[str, Any] = {"window": _RESAMPLED, "recomputable": False}
-        is_wide = self.typed(out).dtype.bits >= SINGLE
-        if is_wide or not places_of_interpolation(call, self.typed(out).rank):
+        if self.typed(out).dtype.bits >= SINGLE or not places_of_interpolation(call, self.typed(out).rank):
             self.add(of, "pointwise", of.made, of.operands, **more)
             return
         elements = self.elements(of.names[0])
@@ -167,14 +167,15 @@ class ForwardLowering(Lowering):
 
     def reduction(self, of: Lowered) -> None:
         x, out = self.typed(of.names[0]), self.typed(of.made[0])
-        axes = of.call.node.arguments().get("axes")
-        given = axes if isinstance(axes, tuple) else (axes,) if isinstance(axes, int) else ()
-        keeps_last = bool(given) and {*range(x.rank - 1), *range(-x.rank, -1)}.issuperset(given)
+        keeps_last = x.rank - 1 not in reduced_axes(of.call.node.arguments().get("axes"), x.rank)
         if out.rank == x.rank:
             keeps_last = bool(x.rank) and out.shape[-1] == x.shape[-1] and x.shape[-1] != 1
         is_inner = not (keeps_last or (x.rank >= IMAGE_RANK and self.joint.channels_last))
-        space, kept = max(map(self.elements, of.names)), self.elements(of.made[0])
-        self.add(of, "reduction", of.made, of.operands, space, kept=kept, is_inner=is_inner)
+        space, kept, reads = max(map(self.elements, of.names)), self.elements(of.made[0]), of.operands
+        if of.call.node.operator.name == "vector_norm":  # a sum of powers
+            reads = (f"{of.call.node.name} powers",)
+            self.add(of, "pointwise", {reads[0]: self.nbytes(of.names[0])}, of.operands, space)
+        self.add(of, "reduction", of.made, reads, space, kept=kept, is_inner=is_inner)
 
     def scan(self, of: Lowered) -> None:
         """A cumulative sum or the like: a kernel over rows, like a reduction of each row."""
@@ -230,7 +231,6 @@ _FORWARD: Mapping[str, Callable[[ForwardLowering, Lowered], None]] = {
     "resampling": ForwardLowering.resampling,
 }
 
-_NARROWED = frozenset({"elementwise", "comparison", "logic"})
 _FUSIBLE = _POINTWISE | {"dropout", "reduction"}
 
 
@@ -323,7 +323,7 @@ class BackwardLowering(GradientLowering):
             read = [self.threshold(of, tensor) for tensor in read]
         reads = (*of.incoming, *read)
         wide = max(map(self.forward.elements, of.call.node.outputs), default=0)
-        is_narrowed = operator.kind in _NARROWED or operator.name in ("expand", "repeat")
+        is_narrowed = operator.kind in _BY_ELEMENT or operator.name in ("expand", "repeat")
         for place, tensor in of.fresh.items():
             count = self.forward.elements(of.names[place])
             if count < wide and is_narrowed:
@@ -375,9 +375,9 @@ class BackwardLowering(GradientLowering):
             summed = tensor if is_own else self.new(name, 0)  # it shares the tables' memory
             # If the forward has the same zeros, one operator makes both, and the partitioner saves them.
             same = self.forward.known.get((0, self.forward.typed(name).shape, dtype if is_own else FLOAT32))
+            made = same.made if same else ()
             for table in zeros:
-                zero = same.made if same else ()
-                self.add(of, "pointwise", (table,), zero, count, role="base", is_alone=True)
+                self.add(of, "pointwise", (table,), made, count, role="base", is_alone=True)
             if is_own:
                 self.joint.lies_in[zeros[0]] = tensor
             parts = {table: {summed: rows * each} for table in zeros}

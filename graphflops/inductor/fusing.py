@@ -16,10 +16,9 @@ from msgspec.structs import replace
 from graphflops.base.record import Record
 from graphflops.devices import Platform
 from graphflops.inductor.lowering import JointGraph, Op, users_of
+from graphflops.kernels.choices import limits
 
-_MOST_MEMBERS = 64  # operators of one kernel, about (its max_fusion_size)
-_FARTHEST = 64  # operators between two that are only fused because they read the same tensor
-_WORTH = 32  # bytes of memory that are worth as much as reading or writing one byte
+_MOST_MEMBERS, _FARTHEST, _WORTH = limits("inductor_2", "fuse", "members", "near", "worth")
 
 
 class Kernel(Record, frozen=True, dict=True):
@@ -188,10 +187,9 @@ class _Groups:
         return Kernel(tuple(group.members), left, inside, tuple(reads))
 
 
-_LEAST_EACH, _MOST_EACH = 32, 512  # elements per thread
-_BLOCK = 256  # threads
-_OUTER_ROWS, _OUTER_COLUMNS = 4, 128  # of a block that reduces along an outer axis
-_EVEN, _EVEN_INNER, _EVEN_LONG = 20, 30, 50  # how far a divisor may be from the wanted elements per thread
+_LEAST_EACH, _MOST_EACH, _BLOCK = limits("inductor_2", "split", "least", "most", "block")
+_OUTER_ROWS, _OUTER_COLUMNS = limits("inductor_2", "split", "rows", "columns")
+_EVEN, _EVEN_INNER, _EVEN_LONG = limits("inductor_2", "split", "even", "even_inner", "even_long")
 
 
 def split_lengths(

@@ -5,33 +5,34 @@ If it pays, images are channels last (`decide_layout_opt`) and products have pad
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from graphflops.dims import Dim, dim_max, prod
+from graphflops.dims import Dim, dim_max, prod, total
 from graphflops.execution.strides import Values
 from graphflops.graph import Ref
 from graphflops.inductor.lowering import GradientLowering, Lowered, Lowering
 from graphflops.kernels import buffers as kernels
 from graphflops.kernels import cudnn
-from graphflops.kernels.beside import operand_copies
+from graphflops.kernels.beside import Copy, operand_copies
+from graphflops.kernels.choices import constants, limits
 from graphflops.kernels.convolution import Convolution, Layout, known, up
 from graphflops.kernels.kernel import HALF, IMAGE_RANK, SINGLE
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
-ALIGNED = 8  # elements that tensor cores load at once in half precision
+ALIGNED, _LINE_BYTES, _LONG = limits("inductor_2", "pad", "aligned", "line", "long")
 _IN_PLACE = ("all_reduce", "broadcast")
 _PADDING = "#3"  # of windows, an argument by place
 
 
 def product(low: Lowering, of: Lowered) -> None:
-    """A matrix product, after copies of operands whose axes do not merge, or whose sizes are padded."""
+    """A matrix product, after copies of operands whose axes do not merge or are padded. It copies others for BLAS itself."""
     call, out = of.call, of.made[0]
     copies = operand_copies(call, low.execution.layouts)
-    reads = [*of.operands]
+    reads, inside = [*of.operands], call.estimate.workspace + _inside(copies, of.names)
     for place, name in enumerate(of.names):
-        if name in copies:
+        if name in copies and not copies[name].is_inside:
             size, bits = copies[name].nbytes, low.typed(name).dtype.bits
             rows = f"{name} in rows" if low.training else ""  # the partitioner finds equal copies
             reads[place] = low.copied(of, reads[place], size, f"operand {place}", bits, value=name, name=rows)
@@ -41,8 +42,8 @@ def product(low: Lowering, of: Lowered) -> None:
     if has_bias and copies:  # the kernels that read the result add it
         made = low.joint.without_bias(out)
         *reads, bias = reads
-    is_matrix = not has_bias and low.typed(out).rank == 2
-    more: dict[str, Any] = {"workspace": call.estimate.workspace, "views": views}
+    is_matrix = not has_bias and low.typed(out).rank == 2 and call.node.operator.name in _BY_MATRIX
+    more: dict[str, Any] = {"workspace": inside, "views": views}
     adding = "product and bias" if low.typed(of.names[1]).dtype.bits == SINGLE else "product and sum"
     more["role"] = adding if has_bias and not copies else "product" if is_matrix else ""
     padded = padded_columns(call, low.values, adds_bias=has_bias and made == out)
@@ -54,6 +55,11 @@ def product(low: Lowering, of: Lowered) -> None:
         low.add(of, "pointwise", (out,), (made, bias))
 
 
+def _inside(copies: Mapping[str, Copy], names: Iterable[str]) -> Dim:
+    """Bytes of the copies of these operands that a product makes itself."""
+    return total(copies[name].nbytes for name in names if name in copies and copies[name].is_inside)
+
+
 def product_gradient(back: GradientLowering, of: Lowered) -> None:
     """A product for each factor; a bias or addend gets the sum of the result's gradient."""
     call, low = of.call, back.forward
@@ -61,25 +67,26 @@ def product_gradient(back: GradientLowering, of: Lowered) -> None:
     operands = [of.beside.get(f"operand {place}", tensor) for place, tensor in enumerate(of.operands)]
     added = [ref.name for key in ("bias", "c") if isinstance(ref := call.node.arguments().get(key), Ref)]
     wide, views = low.elements(call.node.outputs[0]), _reshaped(low, of, operands)
-    padded = padded_columns(call, low.values)
+    padded, copies = padded_columns(call, low.values), operand_copies(call, low.execution.layouts)
     for place, tensor in of.fresh.items():
         if of.names[place] in added:
             count = low.elements(of.names[place])
             kind: Any = "reduction" if count < wide else "pointwise"
             back.add(of, kind, (tensor,), of.incoming, wide, kept=count, is_inner=False)
             continue
-        others = [operands[other] for other in sorted(call.gradient.operands) if other != place]
-        reads = [*of.incoming, *others]
+        others = [other for other in sorted(call.gradient.operands) if other != place]
+        inside = _inside(copies, [of.names[other] for other in others])
+        reads = [*of.incoming, *[operands[other] for other in others]]
         if padded is not None:  # rows of the gradient start at cache lines
             row = -(-padded * HALF // 8 // _LINE_BYTES) * _LINE_BYTES
             reads[0] = _padded_copy(back, of, reads[0], _rows(call, low.values) * row)
             if place == 0:
-                reads[1:] = [_padded_copy(back, of, x, low.nbytes(of.names[1])) for x in others]
+                reads[1:] = [_padded_copy(back, of, x, low.nbytes(of.names[1])) for x in reads[1:]]
         more: dict[str, Any] = {
             "is_padded": padded is not None,
             "role": "product" if low.typed(of.names[place]).rank == 2 else "",
         }
-        more |= {"workspace": back.workspace(of), "views": views}
+        more |= {"workspace": back.workspace(of) + inside, "views": views}
         back.add(of, "extern", (tensor,), reads, **more)
 
 
@@ -209,14 +216,14 @@ def exchange(low: Lowering, of: Lowered) -> None:
     low.add(of, "extern", of.made, operands, allocates=not is_over, is_over=is_over, role="exchange")
 
 
-# Time with channels last relative to without, by class of convolution; calls per convolution up to which it is considered:
-# constants of torch/_inductor/graph.py.
-_GROUPED, _DEFAULT, _NARROWING, _SMALL = 1.358, 0.823, 0.725, 0.783
-_MOST_OPS = 300
+# Time with channels last relative to without, by class of convolution.
+_GROUPED, _DEFAULT, _NARROWING, _SMALL = constants(
+    *("inductor_2", "channels_last", "grouped", "default", "narrowing", "small")
+)
+_MOST_NODES, _FEW_CHANNELS = limits("inductor_2", "channels_last", "most_nodes", "few")
 # Number of operators that a call becomes, about; 1 for other kinds.
 _OPS = {"product": 4, "normalisation": 11, "softmax": 5, "attention": 3}
 _OPS_OF_GATE = 6
-_SMALL_CHANNELS = 64
 
 
 def prefers_channels_last(calls: Sequence[PricedCall], values: Values, given: int, *, training: bool) -> bool:
@@ -224,7 +231,7 @@ def prefers_channels_last(calls: Sequence[PricedCall], values: Values, given: in
     found = [(call, conv) for call in calls if (conv := convolution_of(call, values)) is not None]
     sizes = [size for _, conv in found for size in (*conv.x.shape, *conv.weight.shape)]
     nodes = given + sum(map(_nodes, calls))
-    is_open = nodes >= _MOST_OPS * len(found) or not all(isinstance(size, int) for size in sizes)
+    is_open = nodes >= _MOST_NODES * len(found) or not all(isinstance(size, int) for size in sizes)
     if is_open or not any(conv.x.rank == IMAGE_RANK for _, conv in found):
         return False
     times = [_time_channels_last(conv) for _, conv in found]
@@ -269,7 +276,7 @@ def _time_channels_last(conv: Convolution) -> float:
     """The relative time of a convolution of this class."""
     if conv.groups > 1 and conv.weight.shape[1] != 1:
         return _GROUPED
-    if max(map(known, conv.weight.shape[:2])) <= _SMALL_CHANNELS:
+    if max(map(known, conv.weight.shape[:2])) <= _FEW_CHANNELS:
         return _SMALL
     return _NARROWING if _is_narrowing(conv) else _DEFAULT
 
@@ -283,7 +290,6 @@ def _is_narrowing(conv: Convolution) -> bool:
 # Multiply-adds per element that is read or written: half of what an H200 computes while it loads an element.
 _COMPUTE_BOUND = 95
 _BY_MATRIX = frozenset({"linear", "matmul", "mm"})
-_LINE_BYTES, _LONG = 128, 1024  # inductor's padding_alignment_bytes, and padding_stride_threshold in elements
 
 
 def padded_columns(call: PricedCall, values: Values, *, adds_bias: bool = False) -> int | None:

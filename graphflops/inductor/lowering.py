@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from graphflops.base.record import Record
 from graphflops.devices import Platform
 from graphflops.dims import Dim, evaluate, prod
+from graphflops.kernels.choices import limits
 from graphflops.memory.on_gpu import OnGpu
 from graphflops.passes.program import PricedCall
 from graphflops.report import HeldKind
@@ -41,7 +42,7 @@ Role = Literal[
 ]
 Names = Iterable[str]  # of tensors
 Made = Sequence[str] | Mapping[str, Dim]
-_UNROLLED = 8  # elements (inductor's unroll_reductions_threshold)
+(_UNROLLED,) = limits("inductor_2", "store", "unrolled")
 _SOME_SIZE = 97  # for a size without a value, when tensors are compared
 
 

@@ -13,15 +13,14 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from math import inf
 
 from graphflops.inductor.lowering import JointGraph, Op, places_of
+from graphflops.kernels.choices import constants, limits
 
 # A tensor's nodes: before (0) and after (1) the edge that is cut if it is saved, and after the edge of its view (2).
 Node = tuple[str, int]
 Edge = tuple[Node, Node, float]  # tail, head and capacity
 
-_FARTHEST = 100  # operators from the backward; also for what no gradient reads
-_NEARER = 1.1  # a tensor's weight grows by this factor for each operator between it and the backward
-_SMALLER = 4
-_LONGEST_CHAIN = 100
+_FARTHEST, _SMALLER = limits("inductor_2", "partition", "farthest", "smaller")
+(_NEARER,) = constants("inductor_2", "partition", "nearer")
 _MOST_VISITED = 300_000  # operators visited in searches for the first that does not fuse, per program
 
 
@@ -78,7 +77,6 @@ class Partition:
             if not op.recomputable or is_smaller or is_stored:
                 banned.update(op.outputs)
         self._ban_far_apart(banned)
-        self._ban_long_chains(banned)
         return banned
 
     def _ban_far_apart(self, banned: set[str]) -> None:
@@ -114,24 +112,6 @@ class Partition:
                     seen.add(entry)
                     heapq.heappush(heap, entry)
         return most
-
-    def _ban_long_chains(self, banned: set[str]) -> None:
-        """Ban one operator of each chain of more than a hundred operators that fuse."""
-        visited: set[int] = set()
-        for start in sorted(self.forward):
-            heap = [start]
-            while heap:
-                place = heapq.heappop(heap)
-                if place in visited:
-                    continue
-                visited.add(place)
-                op = self.ops[place]
-                if place > start + _LONGEST_CHAIN and not heap:
-                    banned.update(() if op.must_recompute else op.outputs)
-                    break
-                for reader, fuses in self.after[place]:
-                    if fuses and banned.isdisjoint(self.ops[reader].outputs):
-                        heapq.heappush(heap, reader)
 
     def _edges(self, names: dict[str, None]) -> Iterator[Edge]:
         """The edges that lead to the backward: one for each tensor, cut if the tensor is saved, and those before it.

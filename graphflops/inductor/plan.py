@@ -240,13 +240,9 @@ def _near_readers(ops: Sequence[Op], joint: JointGraph) -> list[Op]:
     seen: set[int] = set()
     while left:
         last, _ = left.popitem()
-        joined = [name for name in ops[last].reads[::-1] if name in joint.lies_in]
-        node = [last, *map(maker.__getitem__, joined)]  # a copy and an addition to it are one node there
-        for index in node:
-            left.pop(index, None)
-            order.append(ops[index])
-        seen.update(node)
-        for made in [maker[name] for index in reversed(node) for name in ops[index].reads if name in maker]:
+        order.append(ops[last])
+        seen.add(last)
+        for made in [maker[name] for name in ops[last].reads if name in maker]:
             readers = [(name, user) for name in ops[made].outputs for user in users.get(name, ())]
             stays = made not in left or any(
                 ops[user].views.get(name) in joint.items for name, user in readers

@@ -166,10 +166,8 @@ def attention(low: Lowering, of: Lowered) -> None:
         return
     reads, out = [*of.operands], of.made[0]
     if found.mask_copy != 0:  # in training, the partitioner lets attentions with one mask share its copy
-        mask, size, bits = reads[3], found.mask_copy, found.problem.query.type.dtype.bits
-        reads[3] = f"{mask} converted" if low.training else low.copied(of, mask, size, "mask", bits)
-        if reads[3] not in low.joint.sizes:
-            low.add(of, "pointwise", {reads[3]: size}, (mask,), low.joint.number(size) * 8 // bits)
+        bits, shared = found.problem.query.type.dtype.bits, f"{reads[3]} converted" if low.training else ""
+        reads[3] = low.copied(of, reads[3], found.mask_copy, "mask", bits, name=shared)
     sizes = {out: low.nbytes(out)}
     if low.training or found.choice.kernel == "flash":
         sums = low.save(of, "row sums", f"{of.call.node.name} row sums")

@@ -14,10 +14,11 @@ from msgspec.structs import replace
 
 from graphflops.dims import Dim
 from graphflops.inductor.lowering import JointGraph, Op, users_of
+from graphflops.kernels.choices import limits
 
-_MOST_JOINED = 8  # tensors that one kernel joins (inductor's MAX_COMPLEX_POINTWISE_CAT)
-# realize_reads_threshold, realize_acc_reads_threshold and realize_opcount_threshold
-_MOST_READ_SHARED, _MOST_READ, _MOST_INSTRUCTIONS = 4, 8, 30
+_MOST_JOINED, _MOST_READ_SHARED, _MOST_READ, _MOST_INSTRUCTIONS = limits(
+    *("inductor_2", "store", "joined", "read_shared", "read", "instructions")
+)
 
 
 class _Formula(NamedTuple):

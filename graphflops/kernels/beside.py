@@ -59,6 +59,7 @@ class Copy(Record, frozen=True):
     dtype: DType  # of what is written
     is_kept: bool = False  # the gradient reads the copy
     is_again: bool = False  # the gradient makes another copy of the operand
+    is_inside: bool = False  # the product itself makes the copy, for BLAS
 
     @property
     def nbytes(self) -> Dim:
@@ -127,7 +128,7 @@ def _copied(name: str, other: str, lie: HasStrides, *, is_merged: bool) -> Copy 
     if as_merged is None:
         return Copy(shape, strides, own.dtype, is_kept=True)
     if not _is_read_by_blas(merged[-2:], as_merged[-2:]):
-        return Copy(shape, strides, own.dtype, is_again=True)
+        return Copy(shape, strides, own.dtype, is_again=True, is_inside=True)
     return None
 
 

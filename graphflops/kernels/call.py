@@ -89,9 +89,8 @@ class Sizes:
         """A tensor with numbers as sizes; row-major unless strides are given."""
         shape = tuple([size if type(size) is int else self(size) for size in value.shape])
         self(prod(shape))
-        numbers: Any = row_major(shape)
-        if strides is not None:
-            numbers = tuple([step if type(step) is int else self(step) for step in strides])
+        given = row_major(shape) if strides is None else strides
+        numbers = tuple([step if type(step) is int else self(step) for step in given])
         dtype = value.dtype
         return Tensor(shape, dtype.name, dtype.bits, numbers, self(value.nbytes), value.requires_grad)
 

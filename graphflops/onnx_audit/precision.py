@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphflops.attention.match import Spelled, copies, first_of, role_of, source_of, spelled
+from graphflops.attention.match import Spelled, copies, source_of, spelled
+from graphflops.attention.parts import axis_along, first_of, role_of
 from graphflops.dims import Dim, total
 from graphflops.errors import shown
 from graphflops.onnx_audit.registry import Edit, Model, Observation, check
@@ -187,7 +188,8 @@ def _fused(group: Spelled, seen: Observation, model: Model, gone: set[int]) -> O
     others = (group.first.operand(0), group.second.operand(1), *masks)
     ranks = dict.fromkeys(others[:2], (4,)) | dict.fromkeys(masks, (2, 3, 4))
     read = [types[name] for name in others if name in types and types[name].rank in ranks[name]]
-    if keys is None or keys.operator.name != "permute" or not scale or len(read) != len(others):
+    is_turned = axis_along(group.softmax, model.view) != -1  # probabilities of keys by queries
+    if is_turned or keys is None or keys.operator.name != "permute" or not scale or len(read) != len(others):
         return seen
     order: tuple[int, ...] = keys.argument("order") or ()
     names, edits = [others[0], first_of(keys), *others[1:]], []

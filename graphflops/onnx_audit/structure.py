@@ -201,7 +201,8 @@ def version_unknown(model: Model) -> Iterator[Observation]:
 
 @check("GF210", "data-length", "error", reads="file")
 def data_length(model: Model) -> Iterator[Observation]:
-    """A tensor's data have more or fewer bytes than its shape and element type require.
+    """A tensor's data have more or fewer bytes than its shape and element type require, or it is the default of an input of
+    another type.
 
     Fix: export the weights again: the file is truncated, or mixed from two exports.
     """
@@ -211,9 +212,10 @@ def data_length(model: Model) -> Iterator[Observation]:
 @check("GF130", "read-differently", "error", reads="file")
 def read_differently(model: Model) -> Iterator[Observation]:
     """A function of the file has the name of an operator that runtimes have, or imports another opset than the model, in
-    which an operator that it calls differs: some runtimes run the one, some the other.
+    which an operator that it calls differs, or a nested graph gives a value the name of one around it: some runtimes take
+    the one, some the other.
 
-    Fix: rename the function, or let it import the opset of the model.
+    Fix: rename the function or the value, or let the function import the opset of the model.
     """
     return model.said("GF130")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from graphflops.dims import Expr
 from graphflops.errors import shown
-from graphflops.exporters.onnx_proto import fields
+from graphflops.exporters import onnx_proto
 from graphflops.exporters.onnx_scope import domain_of
 from graphflops.onnx_audit.registry import Edit, Model, Observation, check, nested
 from graphflops.onnx_audit.waste import order_of
@@ -83,19 +83,9 @@ def initializer_declared_otherwise(model: Model) -> Iterator[Observation]:
     """
     for graph in model.graphs:
         stored = {tensor.name: tensor for tensor in graph.initializer}
-        for value in (*graph.value_info, *graph.input):
-            tensor = stored.get(value.name)
-            if tensor is None or not value.type.HasField("tensor_type"):
-                continue
-            declared = value.type.tensor_type
-            sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in declared.shape.dim]
-            fits = len(sizes) == len(tensor.dims)
-            fits = fits and all(a in (None, b) for a, b in zip(sizes, tensor.dims, strict=True))
-            if declared.HasField("shape") and not fits:
-                stated = f"has the sizes {list(tensor.dims)}, but is declared with {sizes}"
-                yield Observation(f"{shown(tensor.name)} {stated}")
-            elif declared.elem_type and declared.elem_type != tensor.data_type:
-                yield Observation(f"{shown(tensor.name)} is declared with another element type")
+        for value in graph.value_info:
+            if value.name in stored and onnx_proto.declared_otherwise(value, stored[value.name]):
+                yield Observation(f"{shown(value.name)} is declared with another type than it has")
 
 
 @check("GF215", "unused-initializer", "warning")
@@ -229,11 +219,11 @@ def digests(path: Path | str, smallest: int) -> dict[str, str]:
         data = memoryview(mapped)
         try:
             found: list[tuple[str, int, int]] = []
-            for number, at, end, _ in fields(data, 0, len(data)):
-                for inner, start, stop, _ in fields(data, at, end) if number == _GRAPH else ():
+            for number, at, end, _ in onnx_proto.fields(data, 0, len(data)):
+                for inner, start, stop, _ in onnx_proto.fields(data, at, end) if number == _GRAPH else ():
                     if inner != _INITIALIZER:
                         continue
-                    parts = {field: (a, b) for field, a, b, _ in fields(data, start, stop)}
+                    parts = {field: (a, b) for field, a, b, _ in onnx_proto.fields(data, start, stop)}
                     name, held = parts.get(_NAME), [parts[field] for field in _DATA if field in parts]
                     if name is not None and len(held) == 1 and held[0][1] - held[0][0] >= smallest:
                         found.append((bytes(data[slice(*name)]).decode(errors="replace"), *held[0]))

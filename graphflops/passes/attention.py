@@ -52,13 +52,18 @@ def find_attentions(program: PricedProgram, masks: Mapping[str, Stated]) -> Pric
         return program
     given = None if program.binding.moved else program.binding.given
     view = View(program.graph, program.main.rows, given, program.facts)
-    uses, masked, of_gradients, inputs = attentions(view, masks)
+    uses, masked, of_gradients, inputs, unfollowed = attentions(view, masks)
     if inputs:
         text = (
             f"attention adds {', '.join(map(shown, inputs))} to its scores, or masks them by it; its contents are not known,"
             f" so it counts as hiding nothing: say what it hides, as with --mask {shown(inputs[0])}=causal"
         )
         program.notes.say("GF117", "", text)
+    if unfollowed:
+        made = ", ".join(map(shown, unfollowed))
+        program.notes.say(
+            "GF117", "", f"{made}: masks of attention by it are not followed, and count as hiding nothing"
+        )
 
     def grown(whole: Cost, pairs: Sequence[tuple[Cost | None, Cost | None]]) -> Cost:
         """A total to which the masked FLOPs of some calls are added."""

@@ -13,24 +13,27 @@ from graphflops.rules.matmul import Mask, additions, flops_of
 from graphflops.rules.operands import Operands
 from graphflops.rules.pool import PerAxis, outputs, spread
 from graphflops.rules.registry import require, rule
-from graphflops.rules.shapes import Shape, only_result, where_wanted
+from graphflops.rules.shapes import Shape, have_shape, only_result, where_wanted
 from graphflops.tensor import TensorType
 
 KIND = "convolution"
 
 
 @rule("aten.convolution_backward convolution_backward_overrideable _slow_conv2d_backward.output_mask").takes(
-    "grad x weight; bias_sizes=None transposed=False output_mask"
+    "grad x weight; bias_sizes=None stride=1 padding=0 dilation=1 transposed=False output_padding=0 groups=1 output_mask"
 )
 def convolution_backward(of: Operands) -> Estimate:
     """Twice the forward's work for both gradients, whatever the groups."""
     grad, x, weight = of
     wants_x, wants_weight, wants_bias = of.output_mask
+    geometry = of.stride, of.padding, of.dilation, of.groups
+    forward = convolve(x, weight, None, *geometry, transposed=of.transposed, output_padding=of.output_padding)
+    out = only_result(forward)
+    require(have_shape(out.shape, grad), f"the gradient {grad} of a result {out}")
     bias = weight.like(of.bias_sizes or grad.shape[1:2])
-    product = multiply_adds(x, grad, weight, of.transposed)
     return Estimate(
         where_wanted((x, weight, bias), of.output_mask),
-        matrix_flops=(wants_x + wants_weight) * flops_of(product, x.dtype),
+        matrix_flops=(wants_x + wants_weight) * forward.matrix_flops,
         vector_flops=additions(grad) if wants_bias else 0,
         reads=(grad, weight if wants_x else None, x if wants_weight else None),
     )

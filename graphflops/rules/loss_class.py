@@ -9,13 +9,13 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate
-from graphflops.dims import differ, floor_div, prod
+from graphflops.dims import floor_div, prod
 from graphflops.rules.elementwise import result_type
 from graphflops.rules.loss import MEAN, total_of
 from graphflops.rules.operands import Operands
 from graphflops.rules.reduce import LOG_SOFTMAX_GRADIENT, log_softmax
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import only_result, replaced, results
+from graphflops.rules.shapes import have_shape, only_result, replaced, results
 from graphflops.tensor import TensorType
 
 KIND = "loss"
@@ -34,8 +34,7 @@ def likelihood(
 ) -> Estimate:
     """Negate, compare and weight per picked score."""
     kept = replaced(x.shape, class_axis(x))
-    fits = target.rank == len(kept) and not any(map(differ, target.shape, kept))
-    require(fits or target.rank + x.rank <= 2, f"target {target} does not fit scores {x}")
+    require(have_shape(kept, target) or target.rank + x.rank <= 2, f"target {target} does not fit scores {x}")
     full = x.like(kept)
     flops = (PICK + (weight is not None) + (reduction != 0)) * full.numel
     weights = weight.like(full.shape) if weight is not None else None

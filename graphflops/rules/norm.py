@@ -30,7 +30,7 @@ from graphflops.dims import Dim, differ, meet, mod, prod
 from graphflops.rules.elementwise import promote
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Shape, tensors_of, where_wanted
+from graphflops.rules.shapes import Shape, have_shape, shown, tensors_of, where_wanted
 from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, UINT8, DType, TensorType
 
 KIND = "normalisation"
@@ -68,6 +68,7 @@ def row_norm(of: Operands, *, statistics: int = STATISTICS, kept: int = 0) -> Es
     outer = x.shape[: max(x.rank - len(inner), 0)]
     fits = len(inner) <= x.rank and not any(map(differ, x.shape[len(outer) :], inner))
     require(fits, f"normalized_shape {list(map(str, inner))} is not the end of {x}")
+    require(have_shape(inner, of.weight, of.bias), f"{of.weight} and {of.bias} do not scale {shown(inner)}")
     dtype = x.dtype if statistics == STATISTICS else computed_in(x.dtype)
     statistic = x.like((*outer, *(1 for _ in inner)), dtype)
     estimate = normalised(x, prod(outer), of.weight, of.bias, statistics)
@@ -89,6 +90,8 @@ def group_norm(
     require(x.rank >= 2 and num_groups > 0, f"{num_groups} groups of the channels of {x}")
     channels = x.shape[1]
     meet(mod(channels, num_groups), 0, f"{channels} channels do not make {num_groups} groups")
+    fits = any(have_shape((size,), weight, bias) for size in (channels, num_groups))  # ONNX 18: of groups
+    require(fits, f"weight {weight} and bias {bias} for {channels} channels")
     return normalised(x, x.shape[0] * num_groups, weight, bias)
 
 

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, copied, data_dependent, free
-from graphflops.dims import Dim, Expr, at_least, differ, floor_div, meet, mod, prod, total
+from graphflops.dims import Dim, Expr, at_least, floor_div, meet, mod, prod, total
 from graphflops.rules import parts
 from graphflops.rules.operands import Operands
 from graphflops.rules.parts import copied_back
 from graphflops.rules.reduce import operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Shape, axes, axis, kept_by_slice, replaced, shown, tensors_of
+from graphflops.rules.shapes import Shape, axes, axis, have_shape, kept_by_slice, replaced, shown, tensors_of
 from graphflops.tensor import INT64, DType, TensorType
 
 KIND = "movement"
@@ -243,8 +243,9 @@ def diag(x: TensorType, diagonal: int = 0) -> Estimate:
 
 def overwritten(x: TensorType, src: TensorType, part: TensorType) -> Estimate:
     """A copy of the tensor with a part replaced by a source of the part's shape."""
-    fits = src.rank == part.rank and not any(map(differ, src.shape, part.shape))
-    require(fits, f"{shown(src.shape)} does not fit a part of shape {shown(part.shape)}")
+    require(
+        have_shape(part.shape, src), f"{shown(src.shape)} does not fit a part of shape {shown(part.shape)}"
+    )
     return Estimate((x.like(),), reads=(x, src))
 
 

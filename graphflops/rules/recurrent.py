@@ -17,7 +17,7 @@ from graphflops.rules.creation import DROPOUT
 from graphflops.rules.matmul import flops_of
 from graphflops.rules.operands import Derived, Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Tensors, shown, tensors_of, where_wanted
+from graphflops.rules.shapes import Tensors, have_shape, shown, tensors_of, where_wanted
 from graphflops.rules.work import WORK, Work, first_gradient
 from graphflops.tensor import FLOAT32, INT8, UINT8, TensorType
 
@@ -156,11 +156,11 @@ def check_sizes(cell: Cell, states: Tensors, layers: list[Layer], directions: in
         require(fits, f"an initial state is {shown(state.shape)}, not ({len(layers)}, batch, {wide})")
     for place, layer in enumerate(layers):
         read = layers[0].from_input.shape[-1] if place < directions else directions * width
-        expected = ((cell.gates * hidden, read), (cell.gates * hidden, width))
-        for weight, shape in zip((layer.from_input, layer.from_hidden), expected, strict=True):
-            fits = weight.rank == 2 and not any(map(differ, weight.shape, shape))
+        gates = cell.gates * hidden
+        expected = ((gates, read), (gates, width), *((gates,) for _ in layer.biases))
+        for weight, shape in zip((layer.from_input, layer.from_hidden, *layer.biases), expected, strict=True):
             said = f"a weight of layer {place // directions} is {shown(weight.shape)}, not {shown(shape)}"
-            require(fits, said)
+            require(have_shape(shape, weight), said)
 
 
 # Whole sequences: `.input` takes padded ones, `.data` packed ones, whose rows are all steps of all sequences.

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from graphflops.base.record import Record
 from graphflops.cost import Estimate
+from graphflops.dims import differ
 from graphflops.errors import RuleError, ShapeError, shown
 from graphflops.ops import Kind, index, operator
 from graphflops.ops.index import Home
@@ -40,6 +41,8 @@ _TAKEN = {
     for (argument, *dtypes), names in [(part.split() for part in line.split(":"))]
     for name in names
 }
+# How many axes both factors have, for operators of torch that are one case of matmul.
+_AXES = {"mm": 2, "addmm": 2, "bmm": 3, "baddbmm": 3, "addbmm": 3, "dot": 1, "vdot": 1}
 _VARARGS, _VARKEYWORDS = 0x04, 0x08  # inspect.CO_*, without the 8 ms of importing inspect
 
 
@@ -317,13 +320,18 @@ def _add(rule: Rule, table: dict[str, Rule], homes: Mapping[str, Home], what: st
 
 
 def check_indices(op: str, arguments: Mapping[str, object]) -> None:
-    """Raises ShapeError for indices or a mask of an element type that the operator does not take."""
+    """Raises ShapeError for indices or a mask of an element type, or factors of a rank, that the operator does not take."""
     called = operator(op)
-    name, taken = _TAKEN.get(called.functional or called.base, ("", []))
+    base = called.functional or called.base
+    name, taken = _TAKEN.get(base, ("", []))
     given = arguments.get(name)
     for each in given if isinstance(given, tuple) else (given,):
         if isinstance(each, TensorType) and each.dtype.name not in taken:
             raise ShapeError(f"{name} of {op} cannot be {each.dtype}")
+    a, b, rank = arguments.get("a"), arguments.get("b"), _AXES.get(base.removeprefix("aten."))
+    if rank and isinstance(a, TensorType) and isinstance(b, TensorType):
+        fits = a.rank == b.rank == rank and not any(map(differ, a.shape[: rank - 2], b.shape[: rank - 2]))
+        require(fits, f"{op} does not multiply {a} by {b}")
 
 
 def _lookup(table: dict[str, Rule], homes: Mapping[str, Home], op: str) -> Rule | None:

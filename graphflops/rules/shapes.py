@@ -238,8 +238,11 @@ def shown(shape: Iterable[Dim]) -> str:
 
 def resolved(x: TensorType, size: Sequence[Dim]) -> Shape:
     """The requested shape with a -1 resolved; raises ShapeError if the number of elements provably differs."""
-    holes = [place for place, wanted in enumerate(size) if isinstance(wanted, int) and wanted == -1]
-    require(len(holes) <= 1, f"only one size can be -1 in {shown(size)}")
+    holes = [place for place, wanted in enumerate(size) if isinstance(wanted, int) and wanted < 0]
+    require(
+        [size[place] for place in holes] in ([], [-1]),
+        f"only one size can be -1, and none less, in {shown(size)}",
+    )
     known = prod(wanted for place, wanted in enumerate(size) if place not in holes)
     mismatch = f"{shown(x.shape)} holds {x.numel} elements, which do not fit {shown(size)}"
     if not holes:
@@ -327,6 +330,12 @@ def tensors_of(values: Iterable[object]) -> tuple[TensorType, ...]:
     return tuple(value for value in values if isinstance(value, TensorType))
 
 
+def have_shape(shape: Shape, *tensors: TensorType | None) -> bool:
+    """Whether those of the tensors that are given may have the shape."""
+    given = [x.shape for x in tensors if x is not None]
+    return all(len(sizes) == len(shape) and not any(map(differ, sizes, shape)) for sizes in given)
+
+
 def where_wanted(
     tensors: Iterable[TensorType | None], wants: Iterable[bool]
 ) -> tuple[TensorType | None, ...]:
@@ -369,6 +378,7 @@ def end_to_end(tensors: Sequence[TensorType], dim: int) -> Shape:
     """The shape of tensors joined along an axis they have."""
     require(bool(tensors), "there is nothing to join")
     shape = tensors[0].shape
+    require(bool(shape), "numbers have no axis to be joined along")
     place = axis(dim, len(shape))
     for x in tensors[1:]:
         require(x.rank == len(shape), f"{shown(shape)} and {shown(x.shape)} do not have equally many axes")

@@ -10,13 +10,17 @@ from msgspec.structs import replace
 
 from graphflops.errors import DimError
 from graphflops.execution.fast_path import calls_of_module, is_module
+from graphflops.execution.layouts import Layouts
+from graphflops.graph import Ref
 from graphflops.inductor.calls import places_of_interpolation
 from graphflops.inductor.fusing import Kernel as PlannedKernel
 from graphflops.inductor.fusing import split_lengths
 from graphflops.inductor.library_calls import ALIGNED, is_of_images, is_turned
 from graphflops.inductor.lowering import Op
 from graphflops.inductor.plan import Plan, Plans
+from graphflops.kernels.beside import operand_copies
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
+from graphflops.kernels.choices import all_constants, limits
 from graphflops.kernels.convolution import up
 from graphflops.kernels.kernel import FLOAT_BYTES, SINGLE, Convolution, Kernel, Product, Rows
 from graphflops.kernels.lower import inside_operator
@@ -29,7 +33,6 @@ from graphflops.time.schedule import Costs, recurrent_seconds
 
 # Families of kernels that inductor generates instead of a convolution's or attention's library: added biases, softmax.
 _WRITTEN = ("elementwise", "reduction", "softmax")
-_FACTORS = 2  # operands of a product without a bias
 
 
 class CompiledLauncher(Launcher):
@@ -80,6 +83,8 @@ class CompiledLauncher(Launcher):
                 yield Launches(row, None if kernel is None else (kernel,), cost, times)
                 continue
             op = planned.members[0]
+            if (start := written.start(op)) is not None:
+                yield Launches(row, (start,), 0.0, times)
             if (op.node, op.is_gradient) not in seen:  # all kernels of a call run together
                 seen.add((op.node, op.is_gradient))
                 call = written.calls[op.node]
@@ -118,10 +123,7 @@ class CompiledLauncher(Launcher):
             return None
         kind = call.node.operator.kind
         if kind == "product":
-            own = [kernel for kernel in kernels if kernel.family == "matmul"]
-            # Another kernel adds the bias, if there is one.
-            if call.node.operator.name == "linear" and len(op.reads) == _FACTORS:
-                own = [replace(kernel, variant="") for kernel in own]
+            own = _of_product(call, op, kernels, plan.execution.layouts)
             return _padded(own) if op.is_padded else tuple(own)
         if kind == "attention":
             return tuple([kernel for kernel in kernels if kernel.family not in (*_WRITTEN, "copy")])
@@ -154,6 +156,20 @@ def _host_seconds(costs: Costs, phase: str, kernels: Sequence[Kernel], *, is_gra
     return calls + recurrent_seconds(costs, kernels)
 
 
+def _of_product(call: PricedCall, op: Op, kernels: Sequence[Kernel], layouts: Layouts) -> list[Kernel]:
+    """A product, after the copies that it makes of operands that BLAS cannot read and of the matrix that it adds to."""
+    is_linear, copies = call.node.operator.name == "linear", operand_copies(call, layouts).values()
+    by_inductor = sum(not copy.is_inside for copy in copies) * (not op.is_gradient)
+    own = [kernel for kernel in kernels if kernel.family == "copy"][by_inductor:]
+    for kernel in kernels:
+        # Another kernel adds the bias, if the product does not read it.
+        if kernel.family == "matmul":
+            own.append(replace(kernel, variant="") if is_linear and len(op.reads) == 2 else kernel)
+        elif kernel.family == "elementwise" and not is_linear:
+            own.append(kernel)
+    return own
+
+
 def _image_kernels(kernel: Kernel) -> list[Kernel]:
     """The kernels of a channels-last convolution; the weight's gradient is then copied to the weight's layout."""
     sizes = kernel.sizes
@@ -171,27 +187,17 @@ def _padded(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
     """Products whose sizes are rounded up to what tensor cores load."""
     found = []
     for kernel in kernels:
-        assert isinstance(kernel.sizes, Product)
-        m, n, k = (up(size, ALIGNED) for size in (kernel.sizes.m, kernel.sizes.n, kernel.sizes.k))
-        found.append(replace(kernel, sizes=replace(kernel.sizes, m=m, n=n, k=k)))
+        if isinstance(kernel.sizes, Product):
+            m, n, k = (up(size, ALIGNED) for size in (kernel.sizes.m, kernel.sizes.n, kernel.sizes.k))
+            kernel = replace(kernel, sizes=replace(kernel.sizes, m=m, n=n, k=k))
+        found.append(kernel)
     return tuple(found)
 
 
-# Times of parts of a kernel, in loads per element: of an element itself, and of a load from a tensor with fewer elements.
-# Fitted together with the rates of `elementwise.fused` to kernels of 120 programs.
-_LOOP, _NARROW_LOAD = 3, 0.75
-_INNER, _INNER_LOAD, _OUTER_LOAD = 2.5, 0.25, 2.2  # of a reduced element, and of its loads
-_OUTER_MOMENT = 2.2  # of an element of a mean and variance along an outer axis
-_ALIGNED_ROW, _APART = 16, 1.4  # elements; threads load rows of any other length one element at a time
-_PERSISTENT = 1024  # elements of a row that a block keeps; it reads longer rows again before it stores
-_RANDOM = 10  # of a random number: ten rounds of Philox
-_AT_POINT = 22  # of an element that a grid points to; each is in another sector of the cache
-_WINDOW, _GRADIENT_WINDOW = 2.5, 5.5  # of an element of a pooling window
-_FUNCTION, _GRADIENT_OF_FUNCTION = 2.25, 1.75  # of a transcendental function
-_WIDE = 64  # elements of a row; with more, threads add to different places
-_ADDED, _ADDED_APART = 4.7, 56  # of an atomic addition; of one whose neighbours go to other sectors
-# Of a contended atomic addition: at most, and if all go to one place; in float32 and in half precision.
-_CONTENDED, _CONTENDED_HALF = (1_400, 350_000), (18_000, 43_000_000)
+_PERSISTENT, _ALIGNED_ROW = limits("inductor_2", "reduction", "persistent", "aligned")
+# Times of parts of a kernel, and of additions to memory, in loads of an element each.
+_TIME, _ADDED = all_constants("inductor_2", "written"), all_constants("inductor_2", "added")
+_ADDED_IN_HALF = all_constants("inductor_2", "added_in_half")
 _DRAWN = ("dropout", "random")
 _COMPUTED = ("elementwise", "comparison", "logic", "cast", "identity", "movement", "softmax", *_DRAWN)
 
@@ -224,13 +230,21 @@ class Written:
         reductions = [op for op in planned.members if op.kept]
         # One block for each row: neighbouring elements of a block are in different sectors.
         if any(map(self._is_split_scan, reductions)):
-            slow += _AT_POINT * elements * (loads + len(whole))
+            slow += _TIME["point"] * elements * (loads + len(whole))
         if any(op.role == "moments" and not op.is_inner for op in reductions):
-            slow += _OUTER_MOMENT * elements
+            slow += _TIME["outer_moment"] * elements
         kept = max([op.kept for op in reductions], default=0)
         rows = Rows(kept, -(-elements // kept), all(op.is_inner for op in reductions)) if kept else None
         found = written_kernel(elements, loads, read, written, slow, rows)
         return replace(found, variant="fused.parts") if {op.role for op in reductions} == {"parts"} else found
+
+    def start(self, op: Op) -> Kernel | None:
+        """The copy of a matrix that a product adds to (`addmm`); a row is added by the product's own kernel."""
+        is_row = isinstance(self.calls[op.node].node.arguments().get("bias"), Ref) and not op.is_gradient
+        if op.role != "product and sum" or is_row:
+            return None
+        size, added = self._bytes(op.outputs[0]), self._bytes(op.reads[-1])
+        return Kernel("elementwise", "float32", 0, 0, size, size) if added == size else None
 
     def _is_split_scan(self, op: Op) -> bool:
         """Whether several blocks share a row along an outer axis, as when there are few rows (`SplitScan` of inductor)."""
@@ -280,8 +294,8 @@ class Written:
         total = sum(self._bytes(name) for name in whole)
         beside = [(name, read) for name, read in parts.items() if name not in whole]
         total += sum(min(sum(read.values()), self._bytes(name)) for name, read in beside)
-        each = {name: _NARROW_LOAD if self._bytes(name) < op.elements else 1.0 for name, op in whole.items()}
-        loads = sum(load * shares.get(name, 1.0) for name, load in each.items())
+        narrow = {name for name, op in whole.items() if self._bytes(name) < op.elements}
+        loads = sum((_TIME["narrow"] if name in narrow else 1) * shares.get(name, 1.0) for name in whole)
         loads += sum(len(read) * shares.get(name, 1.0) for name, read in parts.items())
         return loads, total
 
@@ -315,13 +329,13 @@ def _slow_result(concrete: ConcreteCall) -> float:
     kind, cost = concrete.operator.kind, concrete.cost
     elements = max(concrete.out.numel if concrete.out else 1, 1)
     if kind == "pooling":
-        return _WINDOW * (cost.vector_flops // elements)
+        return _TIME["window"] * (cost.vector_flops // elements)
     if concrete.operator.name == "grid_sample":
         mode = concrete.own.get("interpolation_mode") or BILINEAR
-        return _AT_POINT * max(1, taps_of(mode, concrete.operands[0].rank - 2))
+        return _TIME["point"] * max(1, taps_of(mode, concrete.operands[0].rank - 2))
     if kind not in _COMPUTED:
         return 0
-    return _FUNCTION * (cost.transcendentals // elements) + _RANDOM * (kind in _DRAWN)
+    return _TIME["function"] * (cost.transcendentals // elements) + _TIME["random"] * (kind in _DRAWN)
 
 
 def _slow_gradient(concrete: ConcreteCall) -> float:
@@ -329,21 +343,21 @@ def _slow_gradient(concrete: ConcreteCall) -> float:
     kind, cost, gradient = concrete.operator.kind, concrete.backward_cost, concrete.gradient
     if kind == "gather":  # threads that add to the same place wait for each other
         table = concrete.operands[0]
-        if not table.rank or table.shape[-1] >= _WIDE:
-            return _ADDED
-        in_float = concrete.operator.is_embedding or table.bits >= SINGLE
-        most, one = _CONTENDED if in_float else _CONTENDED_HALF
-        return max(_ADDED, min(most, one // max(table.numel, 1)))
+        if not table.rank or table.shape[-1] >= _ADDED["wide"]:
+            return _ADDED["row"]
+        few = _ADDED if concrete.operator.is_embedding or table.bits >= SINGLE else _ADDED_IN_HALF
+        return max(_ADDED["row"], min(few["most"], few["one"] // max(table.numel, 1)))
     if kind == "resampling":
-        return _ADDED_APART * places_of_interpolation(concrete.call, concrete.operands[0].rank)
+        return _ADDED["apart"] * places_of_interpolation(concrete.call, concrete.operands[0].rank)
     if kind == "pooling":
         x = concrete.operands[0]
         is_global = concrete.out is None or prod(concrete.out.shape[2:]) == 1
-        return 0 if is_global else _GRADIENT_WINDOW * max(1, concrete.cost.vector_flops // max(x.numel, 1))
+        windows = 0 if is_global else max(1, concrete.cost.vector_flops // max(x.numel, 1))
+        return _TIME["window_gradient"] * windows
     if kind not in _COMPUTED or gradient is None or not (gradient.operands or gradient.results):
         return 0
     elements = max(concrete.out.numel if concrete.out else 1, 1)
-    return _GRADIENT_OF_FUNCTION * (cost.transcendentals // elements)
+    return _TIME["function_gradient"] * (cost.transcendentals // elements)
 
 
 def written_kernel(
@@ -354,12 +368,12 @@ def written_kernel(
     loads: per element. slow: the time of slow instructions, in loads.
     """
     if rows is None:
-        work = int(elements * (_LOOP + loads) + slow)
+        work = int(elements * (_TIME["loop"] + loads) + slow)
         return Kernel("elementwise", "float32", 0, work, read, written, variant="fused")
-    each, variant = _OUTER_LOAD * loads, "fused.outer"
+    each, variant = _TIME["outer_load"] * loads, "fused.outer"
     if rows.is_inner:
         is_looped = rows.columns > _PERSISTENT
-        each, variant = _INNER + _INNER_LOAD * loads, "fused.looped" if is_looped else "fused"
+        each, variant = _TIME["inner"] + _TIME["inner_load"] * loads, "fused.looped" if is_looped else "fused"
         each *= 1 + (is_looped and written >= elements)
-        each, slow = ((_APART if rows.columns % _ALIGNED_ROW else 1) * work for work in (each, slow))
+        each, slow = ((_TIME["apart"] if rows.columns % _ALIGNED_ROW else 1) * work for work in (each, slow))
     return Kernel("reduction", "float32", 0, int(elements * each + slow), read, written, rows, variant)

@@ -6,10 +6,11 @@ kriging (a Gaussian process on the nearest points): if the logarithms of sizes a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import repeat
 from math import dist, exp, log, log2, prod, sqrt
-from operator import itemgetter, mul
+from operator import mul
 
 from graphflops.base.record import Record
 from graphflops.devices import Calibration, Device
@@ -27,7 +28,7 @@ from graphflops.kernels.kernel import (
 from graphflops.time.predict_products import convolution_kind, product_kind
 
 NINE_OF_TEN = 1.645  # standard deviations
-_NEAREST = 24  # points that are used
+_NEAREST = 12  # points that take part; more tell no more of kernels that are not among them
 _ALIKE = {"float16": "bfloat16", "bfloat16": "float16"}  # types that run at the same speed
 _MOST_ALIGNED, _ALIKE_ALIGNMENTS = 16, 4.0  # elements; octaves of alignment over which ratios are alike
 _MOST = 4.0  # largest correction, as a factor
@@ -73,6 +74,8 @@ class Correction(Record, frozen=True):
 def correction(kernel: Kernel, device: Device) -> Correction | None:
     """The correction by the points of the kernel's family, variant and element type, or else of similar ones."""
     known = {(one.variant, one.dtype): one for one in device.calibration if one.family == kernel.family}
+    if not known:
+        return None
     variant, sizes = variant_of(kernel), columns_of(kernel)
     variants = (variant, f"{variant}.alone", "tn.alone") if kernel.family == "matmul" else (variant,)
     if isinstance(kernel.sizes, Product) and not kernel.is_alone:
@@ -89,49 +92,30 @@ def correction(kernel: Kernel, device: Device) -> Correction | None:
 def interpolated(calibration: Calibration, sizes: Sequence[float]) -> Correction:
     """The ratio at these sizes, interpolated from the nearest points."""
     columns = _COLUMNS.get(calibration.family, _TRAFFIC)
-    place = _scaled(sizes, columns)
-    points = _points(calibration, len(sizes))
-    near = sorted([(dist(place, point), at) for at, (point, _) in enumerate(points)])[:_NEAREST]
-    noise = (columns.noise / columns.signal) ** 2
-    mean, lower, half = _factored(calibration, len(sizes), tuple(sorted(at for _, at in near)))
-    likeness = _halved(lower, _likeness([distance for distance, _ in sorted(near, key=itemgetter(1))]))
-    found = mean + sum(map(mul, likeness, half))
-    deviation = columns.signal * sqrt(max(1 - sum(map(mul, likeness, likeness)), 0.0) + noise)
-    ninth = log(1 + calibration.error[2]) if calibration.error else 0.0
-    return Correction(exp(found), max(deviation, ninth / NINE_OF_TEN))
-
-
-@lru_cache(maxsize=1024)
-def _factored(
-    calibration: Calibration, count: int, near: Sequence[int]
-) -> tuple[float, list[list[float]], list[float]]:
-    """For these points: the mean logarithm of the ratios, the Cholesky factor of the points' likeness, and the logarithms
-    minus their mean, solved by that factor. Calls of similar sizes share their points.
-    """
-    columns = _COLUMNS.get(calibration.family, _TRAFFIC)
-    points = [_points(calibration, count)[at] for at in near]
-    ratios = [log(min(max(ratio, 1 / _MOST), _MOST)) for _, ratio in points]
-    mean, noise = sum(ratios) / len(ratios), (columns.noise / columns.signal) ** 2
+    place, (places, ratios) = _scaled(sizes, columns), _points(calibration, len(sizes))
+    near = sorted(zip(map(dist, places, repeat(place)), places, ratios, strict=False))[:_NEAREST]
+    mean, noise = sum([ratio for *_, ratio in near]) / len(near), (columns.noise / columns.signal) ** 2
+    # The Cholesky factor of the likeness of the points, with these sizes as the last one.
     lower: list[list[float]] = []
-    for place, (one, _) in enumerate(points):
-        row = _halved(lower, _likeness([dist(one, other) for other, _ in points[:place]]))
+    rest: list[float] = []  # the ratios without their mean, divided by the factor
+    for _, one, ratio in (*near, (0.0, place, mean)):
+        row: list[float] = []
+        for (_, other, _), before in zip(near, lower, strict=False):
+            row.append((_likeness(dist(one, other)) - sum(map(mul, row, before))) / before[-1])
+        correlation = sum(map(mul, row, rest))
         lower.append([*row, sqrt(1 + noise - sum(map(mul, row, row)))])
-    return mean, lower, _halved(lower, [ratio - mean for ratio in ratios])
-
-
-def _halved(lower: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
-    """The solution of a system with a lower triangular matrix."""
-    found: list[float] = []
-    for row, value in zip(lower, right, strict=True):
-        found.append((value - sum(map(mul, row, found))) / row[-1])
-    return found
+        rest.append((ratio - mean - correlation) / lower[-1][-1])
+    deviation = columns.signal * lower[-1][-1]
+    ninth = log(1 + calibration.error[2]) if calibration.error else 0.0
+    return Correction(exp(mean + correlation), max(deviation, ninth / NINE_OF_TEN))
 
 
 @lru_cache(maxsize=64)
-def _points(calibration: Calibration, count: int) -> list[tuple[list[float], float]]:
-    """The points' scaled sizes (the first `count` of them), and the ratio at each point."""
+def _points(calibration: Calibration, count: int) -> tuple[list[list[float]], list[float]]:
+    """The points' scaled sizes (the first `count` of them), and the logarithm of the ratio at each point."""
     columns = _COLUMNS.get(calibration.family, _TRAFFIC)
-    return [(_scaled(point[:count], columns), point[-1]) for point in calibration.points]
+    places = [_scaled(point[:count], columns) for point in calibration.points]
+    return places, [log(min(max(point[-1], 1 / _MOST), _MOST)) for point in calibration.points]
 
 
 def _scaled(sizes: Sequence[float], columns: Columns) -> list[float]:
@@ -183,6 +167,6 @@ def variant_of(kernel: Kernel) -> str:
             return kernel.variant
 
 
-def _likeness(distances: Iterable[float]) -> list[float]:
-    """Correlations of two ratios at these scaled distances (Matern 3/2)."""
-    return [(1 + (steps := _ROOT * distance)) * exp(-steps) for distance in distances]
+def _likeness(distance: float) -> float:
+    """The correlation of two ratios at this scaled distance (Matern 3/2)."""
+    return (1 + _ROOT * distance) * exp(-_ROOT * distance)

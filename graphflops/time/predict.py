@@ -324,8 +324,13 @@ def seconds_of(use: AttentionUse, rows: Mapping[str, Row]) -> float:
     return sum(time.seconds for time in times if time is not None)
 
 
+def shortest_call(rows: Iterable[Row]) -> float:
+    """Seconds of the shortest call that takes any."""
+    return min((row.time.seconds for row in rows if row.time and row.time.seconds > 0), default=0.0)
+
+
 def fused_seconds(
-    use: AttentionUse, dtype: str, rows: Iterable[Row], values: Mapping[str, int], device: Device
+    use: AttentionUse, dtype: str, shortest: float, values: Mapping[str, int], device: Device
 ) -> float:
     """The time of a fused kernel on the same operands; at least that of the program's shortest call."""
     value = {name: evaluate(getattr(use, name), values) or 0 for name in _SIZES}
@@ -337,7 +342,6 @@ def fused_seconds(
     moved = int(bytes_of(dtype)) * batch * heads * queries * width
     flops = value["flops"] - value["masked_flops"]
     kernel = Kernel("attention", dtype, flops, 0, moved + value["kv_bytes"], moved, sizes)
-    shortest = min((row.time.seconds for row in rows if row.time and row.time.seconds > 0), default=0.0)
     return max(predict(kernel, device).seconds, shortest) * value["times"]
 
 
@@ -346,14 +350,14 @@ def slowdowns(
 ) -> dict[str, float]:
     """How many times longer than fused unfused attention takes, by the reason of the last kernel that refused."""
     taken: dict[str, tuple[float, float]] = {}  # seconds unfused and fused
-    rows: dict[str, Row] = {}
-    for use in attentions:
-        rows = rows or {row.node: row for row in timed}
-        row = rows.get(use.calls[0])
-        if use.kernel != _UNFUSED or row is None:
+    uses = [use for use in attentions if use.kernel == _UNFUSED]
+    rows = {row.node: row for row in timed} if uses else {}
+    shortest = shortest_call(timed) if uses else 0.0
+    for use in uses:
+        if (row := rows.get(use.calls[0])) is None:
             continue
         why = last_refusal(use.kernel_reason)
         unfused, fused = taken.get(why, (0.0, 0.0))
-        fused += fused_seconds(use, row.matrix_dtype, timed, values, device)
+        fused += fused_seconds(use, row.matrix_dtype, shortest, values, device)
         taken[why] = unfused + seconds_of(use, rows), fused
     return {why: unfused / fused for why, (unfused, fused) in taken.items() if unfused > fused > 0}

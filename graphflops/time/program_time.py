@@ -123,7 +123,11 @@ class _Timer:
                 rows.setdefault(row, _NOTHING)
                 continue
             batch, alone = self._batch(kernels), clock.link.alone
-            took = [_run(launch, batch, each) for each in self.clocks]
+            if part == "all":
+                given, fills = (launch.host_seconds, batch.kernel_seconds), batch.bound == "matrix"
+                took = [each.run(*given, fills=fills, waits=launch.waits) for each in self.clocks]
+            else:
+                took = [_exchanged(launch, batch, each) for each in self.clocks]
             tally.exposed += (clock.link.alone - alone) * times
             own, fast, slow = took * 3 if len(took) == 1 else took  # one clock: the CPU does not matter
             runs = times * (part != "start")  # the time of a start is the CPU's
@@ -160,13 +164,9 @@ class _Timer:
         return batch
 
 
-def _run(launch: Launches, batch: Batch, clock: Clock) -> float:
-    """Runs a launch, and returns how much longer the program takes."""
-    part = launch.part
-    if part == "all":
-        fills = batch.bound == "matrix"
-        return clock.run(launch.host_seconds, batch.kernel_seconds, fills=fills, waits=launch.waits)
-    if part == "wait":
+def _exchanged(launch: Launches, batch: Batch, clock: Clock) -> float:
+    """Starts a collective, or waits for one, and returns how much longer the program takes."""
+    if launch.part == "wait":
         return clock.wait(launch.ticket)
     (kernel,) = batch.kernels
     if kernel.family == "transfer":

@@ -35,8 +35,8 @@ def waits(operator: Op, operands: Iterable[object]) -> bool:
 
 def start_seconds(costs: Costs, stacks: Iterable[str]) -> float:
     """CPU time of a forward outside of its calls. stacks: module stacks; some libraries wrap their models' forwards."""
-    entries = {entry for stack in set(stacks) for entry in stack.split(";") if entry}
-    libraries = {library(entry) for entry in entries}
+    entries = {*";".join({*stacks}).split(";")} - {""}
+    libraries = set(map(library, entries))
     return costs["forward.start"] + sum(costs.get(f"forward.start.{name}", 0.0) for name in sorted(libraries))
 
 
@@ -287,7 +287,7 @@ class Clock(Struct):
         """
         if self.is_cpu:  # measured kernel times include what the CPU does to start them
             return max(sum(kernels), host_seconds * self.is_eager) * self.slowness
-        host, gpu, link, gap = self.host, self.gpu, self.link, 0.0
+        host, gpu, queues, gap = self.host, self.gpu, self.link.queues, 0.0
         if self.is_eager:
             host_seconds *= self.slowness
         else:
@@ -299,7 +299,7 @@ class Clock(Struct):
                 host += share
                 start = gpu if gpu > host else host
                 alone = start + (seconds + gap)
-                gpu = link.beside(start, seconds, fills=fills) + gap if link.queues else alone
+                gpu = self.link.beside(start, seconds, fills=fills) + gap if queues else alone
         else:
             host += host_seconds
         if waits and gpu > host:

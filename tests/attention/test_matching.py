@@ -185,7 +185,6 @@ NEAR_MISSES = {
     "probabilities transposed": square(
         "p = Softmax(s) \n r = Transpose <perm = [0,1,3,2]> (p) \n y = MatMul(r, v)"
     ),
-    "scores transposed": square("r = Transpose <perm = [0,1,3,2]> (s) \n p = Softmax(r) \n y = MatMul(p, v)"),
     "rows weighed, not summed": square("p = Softmax(s) \n y = Mul(p, v)"),
     "a sum for a product": square(
         "p = Softmax(s) \n y = ReduceSum(p, last)", stored="<int64[1] last = {-1}>"

@@ -85,6 +85,13 @@ def test_a_damaged_profile_is_one_line(tmp_path, text, message):
     assert "\n" not in str(error.value)
 
 
+def test_a_profile_that_is_written_again_is_read_again(tmp_path):
+    path = tmp_path / "mine.json"
+    for size in (10, 20):
+        path.write_text(json.dumps({**H200, "memory_bytes": size}))
+        assert device(str(path)).memory_bytes == size
+
+
 def test_a_profile_that_is_not_there_says_so(tmp_path):
     with pytest.raises(FileError, match=r"none.json: no such profile of a device$"):
         device(str(tmp_path / "none.json"))

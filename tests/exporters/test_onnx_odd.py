@@ -129,6 +129,8 @@ def test_an_input_that_is_stored_too_is_what_is_stored(write):
     report = analyze(write("g (float[N, 7] x) => (y) <float[2, 3] x = {1, 2, 3, 4, 5, 6}> { y = Relu(x) }"))
     assert result(report).shape == (2, 3)
     assert not report.symbols
+    said = "tensor x has another type than the input whose default it is"
+    assert messages(report, "GF210") == [said]  # onnxruntime does not load it
 
 
 def test_a_stored_tensor_of_a_branch_hides_one_around_it(write):
@@ -137,8 +139,11 @@ def test_a_stored_tensor_of_a_branch_hides_one_around_it(write):
     text = f"""g (bool go) => (y) <float[2] w = {{1, 2}}> {{
       y = If(go) <then_branch = {branch}, else_branch = {other}>
     }}"""
-    shapes = {row.node: row.outputs[0].type.shape for row in analyze(write(text)).rows}
+    report = analyze(write(text))
+    shapes = {row.node: row.outputs[0].type.shape for row in report.rows}
     assert (shapes["If/Add"], shapes["If/Add_1"]) == ((5,), (2,))
+    (said,) = messages(report, "GF130")
+    assert said.startswith("w of b hides a value around it")
 
 
 def test_results_that_are_inputs_or_stored(write):
@@ -245,7 +250,10 @@ def sparse(sizes, values, indices):
             sparse((4, 4), [1.0], []),
             ["sparse tensor w is float32[4, 4], but stores 1 elements at indices []"],
         ),
-        (sparse((4, 4), [1.0], [99]), []),
+        (
+            sparse((4, 4), [1.0], [99]),
+            ["sparse tensor w is float32[4, 4], but stores an element outside of it"],
+        ),
         (
             sparse((1, 2), [1.0] * 3, [0, 1, 2]),
             ["sparse tensor w is float32[1, 2], but stores 3 elements at indices [3]"],

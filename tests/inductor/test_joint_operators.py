@@ -391,21 +391,38 @@ def test_a_copy_across_rows_is_a_kernel_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "order", "is_across"),
+    ("order", "is_across"),
     [
-        ((4, 6, 8), (2, 0, 1), True),  # rows of what lay 8 elements apart
-        ((4, 2, 8), (2, 0, 1), True),
-        ((2, 6, 8), (2, 1, 0), True),
-        ((4, 2, 1), (1, 0, 2), None),  # rows of one element lie either way, and are not copied
+        ((0, 3, 1, 2), True),  # rows of what lay 5 elements apart
+        ((0, 2, 1, 3), False),
     ],
 )
-def test_copies_of_operands_across_their_rows(
-    shape: tuple[int, int, int], order: tuple[int, int, int], is_across: bool | None
+def test_copies_of_operands_whose_batches_do_not_merge(order: tuple[int, ...], is_across: bool) -> None:
+    """A kernel before the product writes what `reshape` copies."""
+    shape = (2, 3, 4, 5)
+    batch, inner = (shape[order[0]], shape[order[1]]), shape[order[3]]
+    turned = ("y", "permute.default", "x", order)
+    plan = plan_of_calls(
+        {"x": t(*shape), "w": t(*batch, inner, 7)}, turned, ("z", "matmul.default", "y", "w")
+    )
+    assert [op.is_across for op in plan.joint.ops[:-1]] == [is_across]
+
+
+@pytest.mark.parametrize(
+    ("shape", "order", "copied"),
+    [
+        ((4, 6, 8), (2, 0, 1), 4 * 6 * 8 * 4),  # neither rows nor columns lie together, which BLAS needs
+        ((2, 6, 8), (2, 1, 0), 2 * 6 * 8 * 4),
+        ((4, 2, 1), (1, 0, 2), 0),  # rows of one element lie either way
+    ],
+)
+def test_a_product_copies_what_blas_cannot_read(
+    shape: tuple[int, int, int], order: tuple[int, int, int], copied: int
 ) -> None:
     batch, _, inner = (shape[axis] for axis in order)
     turned = ("y", "permute.default", "x", order)
     plan = plan_of_calls({"x": t(*shape), "w": t(batch, inner, 5)}, turned, ("z", "bmm.default", "y", "w"))
-    assert [op.is_across for op in plan.joint.ops[:-1]] == ([] if is_across is None else [is_across])
+    assert [op.workspace for op in plan.joint.ops] == [copied]
 
 
 def test_copies_of_scattered_operands_of_products() -> None:

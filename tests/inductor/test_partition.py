@@ -155,35 +155,6 @@ def test_what_is_read_before_and_behind_a_kernel_of_a_library_is_not_computed_ag
     assert ("again" in found) is is_behind
 
 
-@pytest.mark.parametrize(("count", "expected"), [(101, ["product"]), (102, ["product", "step 101"])])
-def test_a_chain_of_more_than_a_hundred_operators_is_cut(count: int, expected: list[str]) -> None:
-    chain = [op("pointwise", "step 0", "product")]
-    chain += [op("pointwise", f"step {place}", f"step {place - 1}") for place in range(1, count)]
-    last = f"step {count - 1}"
-    found = saved(
-        *chain,
-        op("pointwise", "result", last),
-        op("pointwise", "gradient", "product", last, is_gradient=True),
-        **{f"step {place}": 1000 for place in range(count)},
-        result=1000,
-    )
-    assert found == expected
-
-
-def test_no_chain_is_cut_while_another_runs_beside_it() -> None:
-    """Two of 60 operators each, by turns, which begin with one operator and end in another."""
-    reads = ["product", "step 0", "step 0", *(f"step {place - 2}" for place in range(3, 121))]
-    chains = [op("pointwise", f"step {place}", read) for place, read in enumerate(reads)]
-    found = saved(
-        *chains,
-        op("pointwise", "result", "step 119", "step 120"),
-        op("pointwise", "gradient", "product", "result", is_gradient=True),
-        **{f"step {place}": 1000 for place in range(121)},
-        result=1000,
-    )
-    assert found == ["product"]
-
-
 def test_gradients_that_are_values_of_the_forward_are_saved_and_those_given_are_not() -> None:
     result = op("pointwise", "result", "product")
     assert saved(result, gradients=("product",), result=300) == ["product"]

@@ -59,7 +59,7 @@ def test_a_tree_names_facts_and_ways_that_there_are(name: str) -> None:
             assert isinstance(limit, int)
 
 
-@pytest.mark.parametrize("file", ["aten_2", "cudnn_9"])
+@pytest.mark.parametrize("file", ["aten_2", "cudnn_9", "inductor_2"])
 def test_each_limit_is_read_by_code_and_says_what_it_counts(file: str) -> None:
     """Code names a family and a word."""
     texts = [path.read_text() for path in PACKAGE.rglob("*.py")]

@@ -324,6 +324,25 @@ def test_a_slice_that_data_end_has_a_size_of_its_own(is_open: bool) -> None:
     assert [one.code for one in contradictions(analyze(exported))] == ["GF102"]
 
 
+class Narrowed(torch.nn.Module):
+    def forward(self, x: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+        n = start.item()
+        torch._check(n >= 0)
+        torch._check(n + 2 <= x.shape[1])
+        return x.narrow(1, n, 2) * 2
+
+
+@pytest.mark.parametrize("core", [False, True])
+def test_two_columns_from_a_place_of_data_on(core: bool) -> None:
+    """torch records max(0, n + 2 - min(s, n)) columns of s, which are two wherever the place is within the axis."""
+    given = torch.zeros(3, 9), torch.tensor(4)
+    exported = torch.export.export(Narrowed(), given, dynamic_shapes=({1: torch.export.Dim.AUTO}, None))
+    report = analyze(exported.run_decompositions() if core else exported)
+    assert not contradictions(report)
+    last = report.rows[-1].outputs[0].type.shape[1]
+    assert [evaluate(last, {"s27": 9, "u0": n}) for n in (0, 4, 7)] == [2, 2, 2]
+
+
 class Split(torch.nn.Module):
     """Each part of the rows through a layer, as many rows each as data tell."""
 

@@ -68,8 +68,8 @@ def test_a_call_without_rule_has_the_type_that_the_file_declares():
 
 
 def test_sizes_that_the_file_leaves_out_get_names_of_their_own():
-    report = analyze(graph_of("g (float[N, 3] x) => (y) <float[?, N] a> { a = d.Unheard(x) y = Relu(a) }"))
-    assert result(report) == t("unknown_0", "N")
+    report = analyze(graph_of("g (float[N, 3] x) => (y) <float[?, ?, N] a> { a = d.Unheard(x) y = Relu(a) }"))
+    assert result(report) == t("unknown_axis0_0", "unknown_axis1_0", "N")
 
 
 def test_a_rule_that_does_not_fit_leaves_the_type_to_the_file():

@@ -22,11 +22,13 @@ def backward(
     x: TensorType,
     weight: TensorType,
     *,
+    stride: int = 1,
+    padding: int = 1,
     groups: int = 1,
     transposed: bool = False,
 ) -> Estimate:
-    """Both gradients; strides and padding do not matter once the shapes are there."""
-    geometry = ((1, 1), (0, 0), (1, 1), transposed, (0, 0), groups)
+    """Both gradients."""
+    geometry = ((stride,) * 2, (padding,) * 2, (1, 1), transposed, (0, 0), groups)
     return price("aten.convolution_backward.default", grad, x, weight, None, *geometry, (True, True, False))
 
 
@@ -127,7 +129,7 @@ def test_grouped_convolution_backward_counts_channels_of_a_group() -> None:
 def test_transposed_depthwise_convolution_backward_counts_channels_of_a_group() -> None:
     x, grad, weight = t(1, 32, 16, 16), t(1, 32, 32, 32), t(32, 1, 4, 4)
     assert price(TRANSPOSED, x, weight, None, 2, 1, 0, 32).matrix_flops == 262_144
-    assert backward(grad, x, weight, groups=32, transposed=True).matrix_flops == 524_288
+    assert backward(grad, x, weight, stride=2, groups=32, transposed=True).matrix_flops == 524_288
 
 
 def test_transposed_convolution_backward_is_the_product_twice() -> None:
@@ -136,7 +138,7 @@ def test_transposed_convolution_backward_is_the_product_twice() -> None:
     assert forward.matrix_flops == 2 * (6 * 192 * 30 * 96) * (384 * 4) == 10_192_158_720
     (grad,) = forward.out
     assert isinstance(grad, TensorType)
-    assert backward(grad, x, weight, transposed=True).matrix_flops == 20_384_317_440
+    assert backward(grad, x, weight, stride=2, padding=0, transposed=True).matrix_flops == 20_384_317_440
 
 
 def test_the_first_layer_needs_no_input_gradient() -> None:
@@ -217,6 +219,18 @@ def test_complex_convolutions() -> None:
 def test_convolutions_that_cannot_be(op: str, x: Sizes, weight: Sizes, message: str) -> None:
     with pytest.raises(ShapeError, match=message):
         price(op, t(*x), t(*weight))
+
+
+@pytest.mark.parametrize(
+    ("grad", "transposed", "message"),
+    [
+        ((1, 8, 5, 9), False, "of a result"),
+        ((1, 8, 9, 9), True, "the input has 3 channels, the weight takes 8"),
+    ],
+)
+def test_gradients_of_other_results(grad: Sizes, transposed: bool, message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        backward(t(*grad), t(1, 3, 9, 9), t(8, 3, 3, 3), transposed=transposed)
 
 
 def test_gradient_shapes_against_torch() -> None:

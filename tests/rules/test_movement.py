@@ -220,6 +220,7 @@ def test_known_contents_go_along_with_views() -> None:
         ("narrow", (t(4), 0, 0, 5), "5 positions do not fit"),
         ("split_with_sizes", (t(9), (4, 4)), r"\[4, 4\] do not add up to 9"),
         ("cat", ((t(2, 3), t(2, 4)),), "sizes 3 and 4 differ"),
+        ("cat", ((t(), t()),), "no axis to be joined along"),
         ("stack", ((t(2), t(3)),), "sizes 2 and 3 differ"),
         ("pad", (t(4), (-3, -2)), "crops more than"),
         ("pixel_shuffle", (t(3, 2, 2), 2), "3 channels"),

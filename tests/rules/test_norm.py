@@ -116,7 +116,10 @@ def test_symbolic_sizes() -> None:
     [
         ("layer_norm", ((4,),), "is not the end of"),
         ("layer_norm", ((9, 2, 6, 5),), "is not the end of"),
+        ("layer_norm", ((5,), ROW, t(6)), "and float32.6. do not scale .5."),
+        ("rms_norm", ((6, 5), ROW), "float32.5. and None do not scale .6, 5."),
         ("group_norm", (4,), "6 channels do not make 4 groups"),
+        ("group_norm", (3, t(6), t(5)), "bias float32.5. for 6 channels"),
         ("native_group_norm", (None, None, 2, 6, 4, 3, 1e-5), "elements"),
     ],
 )

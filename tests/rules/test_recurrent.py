@@ -291,6 +291,7 @@ def test_a_state_for_another_batch_is_refused() -> None:
         (((2, 3, 5),) * 2, {1: (20, 6)}, r"a weight of layer 0 is \[20, 6\], not \[20, 5\]"),
         (((2, 3, 5),) * 2, {4: (20, 6)}, r"a weight of layer 1 is \[20, 6\], not \[20, 5\]"),
         (((2, 3, 5),) * 2, {4: (24, 5)}, r"a weight of layer 1 is \[24, 5\], not \[20, 5\]"),
+        (((2, 3, 5),) * 2, {3: (5,)}, r"a weight of layer 0 is \[5\], not \[20\]"),
     ],
 )
 def test_states_and_weights_of_other_layers_are_refused(

@@ -19,6 +19,7 @@ from graphflops.time.predict import (
     names_of_constants,
     predict,
     seconds_of,
+    shortest_call,
     slowdowns,
 )
 from graphflops.time.predict_products import group_seconds
@@ -277,13 +278,13 @@ TOY = with_rates("attention", FLASH)
 def test_a_fused_kernel_on_the_same_operands() -> None:
     """Four products of the wider of both widths for each pair, as often as the attention runs."""
     each = 4 * 2 * 4 * 128 * 128 * 128 / 4e9
-    assert fused_seconds(use(), "bfloat16", [], {}, TOY) == pytest.approx(3 * each)
+    assert fused_seconds(use(), "bfloat16", 0.0, {}, TOY) == pytest.approx(3 * each)
     half = use(masked_flops=10**6 // 2)
-    assert fused_seconds(half, "bfloat16", [], {}, TOY) == pytest.approx(3 * each / 2)
+    assert fused_seconds(half, "bfloat16", 0.0, {}, TOY) == pytest.approx(3 * each / 2)
     much = use(flops=8 * 10**9, masked_flops=4 * 10**9)  # a second at the peak, whatever tiles take
-    assert fused_seconds(much, "bfloat16", [], {}, TOY) == pytest.approx(3)
+    assert fused_seconds(much, "bfloat16", 0.0, {}, TOY) == pytest.approx(3)
     rows = [row("a", None), row("b", 0.0), row("c", 5.0), row("d", 7.0)]
-    assert fused_seconds(use(), "bfloat16", rows, {}, TOY) == pytest.approx(3 * 5)  # the shortest call
+    assert fused_seconds(use(), "bfloat16", shortest_call(rows), {}, TOY) == pytest.approx(3 * 5)
 
 
 def test_unfused_attention_is_so_many_times_slower() -> None:
@@ -307,10 +308,10 @@ def test_a_fused_kernel_reads_keys_and_values_of_all_heads() -> None:
     """Operand and result of 2 * 4 * 128 * 128 elements of two bytes, and a thousand bytes of keys and values."""
     slow = with_rates("attention", {**FLASH, "matrix": 1e9, "memory": 1.0})
     moved = 2 * 2 * 4 * 128 * 128
-    assert fused_seconds(use(flops=0), "bfloat16", [], {}, slow) == pytest.approx(
+    assert fused_seconds(use(flops=0), "bfloat16", 0.0, {}, slow) == pytest.approx(
         3 * (2 * moved + 1000) / 1e9, rel=1e-4
     )
-    single = fused_seconds(use(flops=0, times=1), "float32", [], {}, slow)
+    single = fused_seconds(use(flops=0, times=1), "float32", 0.0, {}, slow)
     assert single == pytest.approx((4 * moved + 1000) / 1e9, rel=1e-4)
 
 

@@ -175,8 +175,28 @@ def test_a_long_sum_of_residuals_is_stored_once_it_takes_more_than_four_reads():
     forward = launcher(Residuals(), torch.empty(2, 4, 64)).forward(records=False)
     # each product needs its operand in memory, so a loop stands before each but the first, and one at the end
     assert families(forward) == ["matmul", "elementwise.fused"] * 6
-    # a product of matrices adds what is read by the next one, or returned
-    assert families(launcher(Residuals(), torch.empty(8, 64)).forward(records=False)) == ["matmul"] * 6
+    # a product of matrices adds to a copy of what is read by the next one, or returned
+    copied = ["elementwise", "matmul"] * 6
+    assert families(launcher(Residuals(), torch.empty(8, 64)).forward(records=False)) == copied
+
+
+def test_products_copy_what_blas_cannot_read_and_what_they_add_to():
+    class Products(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.y = nn.Parameter(torch.empty(8, 6, 5))
+
+        def forward(self, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+            return torch.baddbmm(bias, x.permute(2, 0, 1), self.y)
+
+    operands = torch.empty(4, 6, 8), torch.empty(8, 1, 5)
+    forward = launcher(Products(), *operands).forward(records=False)
+    backward = families(launcher(Products(), *operands, training=True).backward())
+    assert backward[-2:] == ["copy.strided", "matmul"]  # the gradient of y reads x, in another order again
+    assert families(forward) == ["copy.strided", "elementwise", "matmul"]
+    copied, start, _ = (kernel for launch in forward for kernel in launch.kernels)
+    assert copied.written_bytes == 4 * 6 * 8 * 4
+    assert (start.read_bytes, start.written_bytes) == (8 * 5 * 4, 8 * 4 * 5 * 4)
 
 
 def test_a_gradient_of_a_bias_is_a_reduction_in_two_steps():

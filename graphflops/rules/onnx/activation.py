@@ -19,7 +19,7 @@ from graphflops.rules.operands import Operands
 from graphflops.rules.reduce import log_softmax, softmax_along
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as axis_of
-from graphflops.rules.shapes import only_result, same_elements
+from graphflops.rules.shapes import have_shape, only_result, same_elements
 from graphflops.rules.work import WORK, Work
 from graphflops.rules.work import gelu as gelu_work
 from graphflops.rules.work import power as power_work
@@ -196,7 +196,7 @@ def swish(x: TensorType, *, alpha: float = 1.0) -> Estimate:
 @rule("onnx.SwiGLU")
 def swiglu(a: TensorType, b: TensorType, *, alpha: float = 1.0) -> Estimate:
     """As `Swish` of the gate, times the other operand."""
-    require(a.rank == b.rank and not any(map(differ, a.shape, b.shape)), f"a gate of {a} does not fit {b}")
+    require(have_shape(a.shape, b), f"a gate of {a} does not fit {b}")
     return pointwise(WORK["swiglu"].more(alpha != 1), a, b)
 
 

@@ -15,7 +15,7 @@ from graphflops.rules.onnx.entries import Numbers, Outputs, chosen_axes, many, s
 from graphflops.rules.parts import require_few
 from graphflops.rules.rearrange import bordered
 from graphflops.rules.registry import require, require_known, rule
-from graphflops.rules.shapes import Shape, kept_by_onnx_slice, replaced, shown, start_of_slice
+from graphflops.rules.shapes import Shape, have_shape, kept_by_onnx_slice, replaced, shown, start_of_slice
 from graphflops.rules.shapes import axis as place_of
 from graphflops.tensor import TensorType
 
@@ -135,8 +135,7 @@ def scatter_nd(
     """Writes one slice per index vector; a reduction combines it with the old values, one operation each."""
     deep = _depth(x, indices)
     slices = (*indices.shape[:-1], *x.shape[deep:])
-    fits = updates.rank == len(slices) and not any(map(differ, updates.shape, slices))
-    require(fits, f"updates {shown(updates.shape)} for slices {shown(slices)}")
+    require(have_shape(slices, updates), f"updates {shown(updates.shape)} for slices {shown(slices)}")
     return _scattered(
         x, indices, updates, reduction, lambda known: named_by(x, known, indices.rank - 1, deep)
     )

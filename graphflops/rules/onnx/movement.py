@@ -122,7 +122,8 @@ def unsqueeze(x: TensorType | UnknownType, axes: entries.Numbers) -> Estimate:
     if isinstance(x, UnknownType):
         return free(x)
     rank = x.rank + entries.rank_of(axes, "Unsqueeze")
-    new = tuple(range(rank)) if x.rank == 0 else entries.chosen_axes(axes, rank)
+    named = entries.chosen_axes(axes, rank)
+    new = tuple(range(rank)) if named is None and x.rank == 0 else named
     if new is None:
         return free(x.view(entries.unknown("unsqueeze", place) for place in range(rank)))
     kept = iter(x.shape)

@@ -131,12 +131,19 @@ def test_squeeze_of_no_axes():
         (("s",), (1,), (S, 1)),
         ((3, 4), (0, -1), (1, 3, 4, 1)),
         ((3, 4), (2, 0, 1), (1, 1, 1, 3, 4)),
+        ((3,), (), (3,)),
         ((), (0,), (1,)),
     ],
 )
 def test_unsqueeze(shape, axes, expected):
     assert shapes(price("onnx.Unsqueeze.11", t(*shape), axes=axes)) == [expected]
     assert shapes(price("onnx.Unsqueeze.13", t(*shape), ints(*axes))) == [expected]
+
+
+def test_unsqueeze_of_a_number():
+    with pytest.raises(ShapeError, match="axis 1 does not exist in a tensor of 1 axes"):
+        price("onnx.Unsqueeze.13", t(), ints(1))
+    assert shapes(price("onnx.Unsqueeze.13", t(), t(2, dtype="int64"))) == [(1, 1)]
 
 
 def test_unsqueeze_at_places_that_only_data_tells():
