@@ -47,7 +47,7 @@ class Line(Record, frozen=True):
 
 
 class Measures:
-    """The figures of one report, each computed on first use. cell: of a decoder that is served, the only ones."""
+    """The figures of one report, each computed on first use. cell: a served decoder's step, then the only ones."""
 
     def __init__(self, report: Report, cell: Cell | None = None) -> None:
         self.report, self.cell = report, cell
@@ -56,7 +56,7 @@ class Measures:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """The sizes that the file leaves open and that have a value, by the axis that tells them, at the axis's own size."""
+        """The sizes that the file leaves open and that have a value, by the axis that determines them, with its size."""
         sizes, infos = of_report(self.report), self.report.symbols
         told = (sizes.at_axis(name) for name, info in infos.items() if info.given_by != "user")
         found = {axis: self.report.value(size) for axis, size in told}

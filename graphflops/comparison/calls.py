@@ -164,6 +164,7 @@ class Rewired(NamedTuple):
 
 def aligned(old: Report, new: Report, pairs: Pairs, numbers: Numbers) -> dict[int, int]:
     """By row of the old program, the row of the new one: calls of one kind in the same order, in paired modules.
+
     numbers: the kind of each call; calls without cost are of one kind if their operators are equal.
     """
     found: dict[int, int] = {}

@@ -1,6 +1,6 @@
-"""Groups modules that changed alike: siblings with the same change as one entry, `blocks.0-11.mlp`, entries with the same
-reason as one cause: a wider layer changes every product that reads or writes it. Also compares how fast totals grow with
-each size.
+"""Groups modules that changed alike: siblings with one change, `blocks.0-11.mlp`, and then entries with one cause.
+
+A wider layer changes every product that reads or writes it. Also compares how fast totals grow with each size.
 """
 
 from __future__ import annotations

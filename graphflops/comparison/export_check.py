@@ -95,6 +95,7 @@ def _inside(name: str, prefix: str) -> str:
 
 def constants(report: Report, renamed: Callable[[Dim], Dim]) -> Constants:
     """Separate what depends on the program's inputs from what does not; if the inputs are not known, all depends on them.
+
     renamed: replaces the program's own sizes by the joint ones.
     """
     regions = tuple(f"{row.node}/" for row in report.rows if row.regions)
@@ -136,6 +137,7 @@ def constants(report: Report, renamed: Callable[[Dim], Dim]) -> Constants:
 
 def _by_need(report: Report, regions: tuple[str, ...]) -> tuple[list[Row], list[Row]]:
     """The calls that the program's results depend on (all, if the results are not known); and other calls with matrix work.
+
     regions: prefixes of calls in nested graphs. These, calls that write to an operand, and unknown ones are needed.
     """
     wanted = set(report.outputs)

@@ -31,9 +31,10 @@ from graphflops.versions.revisions import ModelFile
 
 
 def _told(own: OpenSizes, every: Sequence[OpenSizes], name: str) -> list[tuple[str, Dim | None]]:
-    """The axes of a program that determine a size, each as a formula of it; None for the size itself. A symbol that only
-    another program has is looked up by the axis that it has there. A name that no program has goes to all of them, which
-    then say what they have.
+    """The axes of a program that determine a size, each as a formula of it; None for the size itself.
+
+    A symbol that only another program has is looked up by the axis that it has there. A name that no program has goes to
+    all of them, which then say what they have.
     """
     if own.places(name) or not any(one.places(name) for one in every):
         return [(name, None)]

@@ -1,6 +1,6 @@
-"""Runs ONNX files in onnxruntime: constants that are stored, and a file before and after it was fixed. In a child process.
+"""Runs ONNX files in onnxruntime: to compare a file before and after it was fixed, at sizes that it takes.
 
-The steps of a fix that read weights or run calls: each in a child process, which a hostile file may crash or hang.
+The steps of a fix that read weights or run calls are each done in a child process: a hostile file may crash or hang it.
 """
 
 from __future__ import annotations
@@ -149,11 +149,11 @@ class Steps:
 
     @property
     def folder(self) -> str:
-        """Where the data lie that the file keeps outside of itself."""
+        """The folder of the file's external data."""
         return os.path.dirname(os.path.realpath(self.path))
 
     def asked(self, step: str, *arguments: Any) -> Any:
-        """What a step of `STEPS` finds. Raises RunError where it fails, and FileError where its process does."""
+        """The result of a step of `STEPS`. Raises RunError if the step fails, FileError if its process does."""
         *_, kind = STEPS[step]
         with tempfile.NamedTemporaryFile(prefix="graphflops") as file:
             file.write(msgspec.json.encode(arguments))
@@ -173,6 +173,6 @@ STEPS: dict[str, tuple[str, Any, Any]] = {
 
 
 def done(step: str, arguments: bytes) -> bytes:
-    """Do a step, in the process that was asked to; its arguments and what it finds are JSON."""
+    """Do a step in the child process; its arguments and its result are JSON."""
     function, kind, _ = STEPS[step]
     return msgspec.json.encode(imported(function)(*msgspec.json.decode(arguments, type=kind)))

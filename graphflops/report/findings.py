@@ -1,6 +1,6 @@
 """Findings of an audit or a budget check: each has a stable code, a place in the model and a fix.
 
-Its neighbours are the modules, else the operators, that make what its call reads and read what it makes.
+Its neighbours are the modules, else the operators, that make the operands of its call and read its results.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Neighbours:
                 self.readers.setdefault(name, row)
 
     def between(self, node: str) -> str:
-        """`layer3.5.conv3 and layer4`; "" for no call, and where its own module says as much."""
+        """`layer3.5.conv3 and layer4`; "" for no call, or if both are in its own module."""
         row = self.rows.get(node)
         if row is None:
             return ""

@@ -80,6 +80,7 @@ def with_functions(
     mask: RegionRun,
 ) -> Estimate:
     """The attention's estimate, with its own work and the functions' work for each pair that runs.
+
     The functions' graphs are listed as run zero times: to run them would count traffic of scores that stay on chip.
     """
     dense = estimate(problem)

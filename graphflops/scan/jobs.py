@@ -63,7 +63,7 @@ class Options(msgspec.Struct, frozen=True):
 
     @property
     def limits(self) -> str:
-        """What files that exceed the limits depend on beside."""
+        """The limits; results of files that exceed them also depend on these."""
         return f"timeout={self.timeout:g} memory={self.memory}"
 
 

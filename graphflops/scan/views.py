@@ -1,4 +1,4 @@
-"""What is made of tables of a scan: a page, what changed between two, and what breaks a policy, the limits of a budget.
+"""Views of tables of a scan: a page, the changes between two, and the rows that break a policy (limits of a budget).
 
 The page is sortable and filterable, opened from disk, without network.
 """
@@ -243,7 +243,7 @@ def page(folder: str, name: str = "") -> str:
 
 
 def _assumed(row: dict[str, Any], columns: list[str], kept: list[int]) -> list[int]:
-    """Places of the figures that an assumed size may have a part in."""
+    """Places of the figures that may depend on an assumed size."""
     if not row["assumed"]:
         return []
     open_ = {"time_seconds", *(name for name in columns if not (row.get(f"{name}_formula") or "0").isdigit())}

@@ -61,8 +61,8 @@ class Figures(msgspec.Struct, frozen=True):
 def figures(report: Report, axis: str) -> Figures:
     """The figures of a report whose items are the entries of an input axis. Raises ModelError where a size has no value.
 
-    N are the parameters that an item uses: all, embeddings too, but for experts that it is not routed to. A frozen parameter
-    has 4 instead of 6: no gradient of its own.
+    N are the parameters that an item uses: all, embeddings too, except experts that it is not routed to. A frozen parameter
+    counts 4 instead of 6: it has no gradient.
     """
     if any(row.phase == "backward" for row in report.rows):
         raise ModelError("the program holds its gradients already: give the one exported without them")
@@ -93,9 +93,9 @@ def figures(report: Report, axis: str) -> Figures:
 
 
 def token_axis(program: Graph | Report) -> str:
-    """The axis along which tokens stand: the second of the first integers in rows and columns that a caller passes in.
+    """The axis of the tokens: the second axis of the first integer input with two or more axes.
 
-    Raises ModelError where there are none, or where a report says that they look up nothing.
+    Raises ModelError if there is none, or if a report says that the program looks up no tokens.
     """
     if isinstance(program, Report):
         entered: list[tuple[str, object]] = [*program.inputs] if "tokens" in items(program) else []
@@ -108,7 +108,7 @@ def token_axis(program: Graph | Report) -> str:
 
 
 def _computed_part(report: Report, row: Row, use: AttentionUse | None) -> float:
-    """The part of the pairs in tiles that a fused kernel multiplies, where it knows the mask; 1 elsewhere."""
+    """The share of pairs in tiles that a fused kernel multiplies, if it knows the mask; else 1."""
     if use is None or not use.is_fused or use.mask != "structure":
         return 1.0
     # A mask that is passed as a tensor hides nothing.
@@ -218,7 +218,7 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def predicted_hours(report: Report, runs: float) -> Interval | None:
-    """Hours of so many runs, or micro-steps of training; None where no time is predicted, or nothing but the least one."""
+    """Hours of so many runs, or micro-steps of training; None if no time is predicted, or only a lower bound."""
     time, step = report.step_time or report.totals.time, report.training
     if time is None or time.is_lower_bound:
         return None

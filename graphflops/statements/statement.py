@@ -202,7 +202,7 @@ def statement(
 
 
 def _check(device: str | None, date: str | None, **numbers: float | None) -> None:
-    """OptionError for numbers that are none, and for options that say nothing without another."""
+    """Raise OptionError for invalid numbers, and for options without the option that they need."""
     for name, value in numbers.items():
         if value is not None and not 0 < value < 1e40:
             raise OptionError(f"{name} is a number above zero, and below 1e40, not {value}")
@@ -272,7 +272,7 @@ class _Pricing(msgspec.Struct, frozen=True):
         found = plain = figures(report, axis)
         if one.length and found.length is None:
             raise OptionError(f"{name}: a length is of sequences, and {shown(axis)} counts samples")
-        # What is recomputed looks like gradients of frozen layers.
+        # Recomputed work looks like gradients of frozen layers.
         if training and own.recompute and isinstance(program, Graph):
             plain = figures(self.report(one, program, axis, replace(own, recompute=()), device=None), axis)
         updates = -(-one.tokens // self.batch) if self.batch and training else None
@@ -320,7 +320,7 @@ class _Pricing(msgspec.Struct, frozen=True):
 
 
 def _own(priced: Sequence[_Priced]) -> _Priced:
-    """The first stage of the model itself; ModelError for one with other tokens. Generated data are exchanged as text."""
+    """The first stage of the model itself; ModelError for one with other tokens, unless it generates text."""
     own = next(one for one in priced if one.stage.model is None)
     for one in priced:
         wanted, found = own.figures.vocabulary, one.figures.vocabulary

@@ -1,8 +1,8 @@
 """Models at a git revision, and what one cost at each commit that changed it: blobs read through `git`, Git LFS pointers
 resolved from the local store.
 
-Nothing is checked out. What the user wrote never stands where git takes an option, and no filter, hook or external diff of
-the repository is run. The hash of what Git LFS stores is checked; it is fetched only where the user allows it.
+Nothing is checked out. The user's text is never passed where git takes an option, and no filter, hook or external diff of
+the repository runs. The hash of an object of Git LFS is checked; it is fetched only if the user allows it.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def resolved(revision: str) -> str:
     found = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", check=False)
     commit = found.decode().strip()
     if not re.fullmatch(r"[0-9a-f]{40,64}", commit):
-        git("rev-parse", "--git-dir")  # which says so where this is no repository
+        git("rev-parse", "--git-dir")  # raises if this is no repository
         raise FileError(f"{shown(revision)}: neither a file nor a git revision")
     return commit
 
@@ -210,7 +210,7 @@ def changed_file(commit: str, path: str) -> bool:
 
 @contextmanager
 def file_at(commit: str, path: str, *, from_top: bool = False) -> Iterator[str]:
-    """A model at a commit as a file that is gone afterwards; FileError where there is none, or only a pointer to it.
+    """A model at a commit as a temporary file; FileError if there is none, or only a pointer to it.
 
     from_top: the path counts from the top of the repository, else from the current folder.
     """
@@ -234,7 +234,7 @@ def file_at(commit: str, path: str, *, from_top: bool = False) -> Iterator[str]:
 
 @contextmanager
 def file_here(path: str) -> Iterator[str]:
-    """A file of the checkout, or, where only its Git LFS pointer lies there, what that points to."""
+    """A file of the checkout; for a Git LFS pointer, a temporary copy of its object."""
     if not is_pointer(path):
         yield path
         return

@@ -1,7 +1,8 @@
-"""Attention over whole batches, with or without a cache; operators of onnxruntime may include the projections. Their causal
-queries see the past and the keys up to their own position: the last query is aligned with the last key. Operands are (batch,
-rows, heads * width); the past and the present are (batch, heads, rows, width). A growing
-cache is read and written whole; a buffer that is provably long enough is written in place.
+"""Attention over whole batches, with or without a cache; operators of onnxruntime may include the projections.
+
+In onnxruntime, a causal query sees the past and the keys up to its own position: the last query is aligned with the last
+key. Operands are (batch, rows, heads * width); the past and the present are (batch, heads, rows, width). A growing cache is
+read and written whole; a buffer that is provably long enough is written in place.
 """
 
 from __future__ import annotations
