@@ -93,7 +93,7 @@ class BudgetFile(Record, frozen=True):
     folder: str  # where it is, which all its paths are relative to
     budgets: tuple[Budget, ...]
     models: tuple[str, ...] = ()  # which files are checked where none is named
-    baseline: str | None = None  # the file with what was measured before; None where the budget names none
+    baseline: str | None = None  # the file with what was measured before; None if the budget names none
 
     def files(self, among: Iterable[str] | None = None) -> list[str]:
         """The models that the budget names, sorted; FileError for a pattern that matches none.
@@ -132,7 +132,7 @@ class BudgetFile(Record, frozen=True):
         return os.path.normpath(self._below("baseline", os.path.join(self.folder, self.baseline)))
 
     def _below(self, key: str, path: str) -> str:
-        """The path; FileError where a link in it leads out of the budget's folder."""
+        """The path; FileError if a link in it leads out of the budget's folder."""
         folder = os.path.realpath(self.folder)
         if os.path.commonpath([folder, os.path.realpath(path)]) != folder:
             _wrong(self.path, key, f"{shown(path)} leads out of the folder of the budget")
@@ -235,7 +235,7 @@ def _toml(data: bytes, path: str) -> dict[str, Any]:
 
 
 def given(limits: Mapping[str, Any], folder: str = ".") -> BudgetFile:
-    """A budget of one `[[budget]]` given as Python values by the names of its keys; FileError where it is none."""
+    """A budget of one `[[budget]]` given as Python values by the names of its keys; FileError if it is none."""
     try:
         entry = msgspec.convert(dict(limits), _Entry)
     except msgspec.ValidationError as error:
@@ -341,7 +341,7 @@ _Names = Union[str, list[str]]
 
 
 class Ignore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One `[[audit.ignore]]`: a finding is ignored that meets all of what is stated."""
+    """One `[[audit.ignore]]`: a finding that meets all stated conditions is ignored."""
 
     codes: _Names = ()  # type: ignore[assignment]  # codes or how they begin
     files: _Names = ()  # type: ignore[assignment]  # patterns of models, relative to the folder of graphflops.toml

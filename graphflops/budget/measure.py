@@ -42,7 +42,7 @@ class Line(Record, frozen=True):
 
     @property
     def source(self) -> str:
-        """The line of source that most of them come from; "" where the file records none."""
+        """The line of source that most of them come from; "" if the file records none."""
         return max(filter(None, self.sources), key=lambda line: self.sources[line], default="")
 
 
@@ -91,7 +91,7 @@ class Measures:
         return quantity not in OF_DEVICES or bool(self.report.device)
 
     def _served(self, quantity: str) -> int | None:
-        """A quantity of the step that is served, a time in nanoseconds; None where it is not known."""
+        """A quantity of the step that is served, a time in nanoseconds; None if it is not known."""
         found = None if self.cell is None else SERVED[quantity].of(self.cell)
         return None if found is None else int(found * (1e9 if UNITS[quantity] == "ns" else 1))
 

@@ -52,7 +52,7 @@ class ModelChange(Record, frozen=True):
 
     path: str  # where it is, or was if it is gone
     status: Literal["changed", "new", "gone"]
-    # None where the model is new or gone, and where one of the two cannot be analyzed.
+    # None if the model is new or gone, or if one of the two cannot be analyzed.
     comparison: Comparison | None = None
     report: Report | None = None
     error: str = ""  # why it cannot be analyzed

@@ -140,7 +140,7 @@ def _types(ours: TensorType, theirs: TensorType, what: str, joined: JointSizes) 
 
 
 def own_name(value: str, module: str) -> str:
-    """`weight` of `p_fc_weight` or `fc.weight` for the module `fc`; "" where the value is no parameter of it."""
+    """`weight` of `p_fc_weight` or `fc.weight` for the module `fc`; "" if the value is no parameter of it."""
     flat = f"p_{module.replace('.', '_')}_" if module else "p_"
     for prefix in (flat, f"b{flat[1:]}", f"{module}."):
         if value.startswith(prefix) and len(value) > len(prefix):

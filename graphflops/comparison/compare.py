@@ -169,7 +169,7 @@ def _handed_over(modules: Sequence[ModuleChange]) -> Iterator[ModuleChange]:
 
 
 def _rank(joined: JointSizes) -> Rank:
-    """What entries are sorted by: how much work changed, then traffic, then other work, then parameters."""
+    """The sort key of entries: how much work changed, then traffic, then other work, then parameters."""
     values = defaultdict(lambda: _RANKED_AT, joined.values)
     rough = cache(lambda dim: evaluate(dim, values) or 0)
 

@@ -77,8 +77,8 @@ def compare(
     The options are those of `graphflops.analyze`; a size has one value and one name in both models, and both run by one
     execution: on a device, a file of PyTorch beside an ONNX file as a graph.
 
-    Raises FileError for a file that cannot be read, ModelError where given sizes contradict a model, OptionError for an
-    option with a saved report, DimError where a formula grows too large.
+    Raises FileError for a file that cannot be read, ModelError if given sizes contradict a model, OptionError for an
+    option with a saved report, DimError if a formula grows too large.
     """
     sides = [_file_or_program(side) for side in (old, new)]
     with ExitStack() as stack:

@@ -239,7 +239,7 @@ class Check:
     name: str
     kind: Kind
     severity: Severity  # of its observations that state none of their own
-    advice: str  # what the user should do, one sentence; "" where the last paragraph of the docstring says it
+    advice: str  # what the user should do, one sentence; "" if the last paragraph of the docstring says it
     # "file" for a check of the file's content, "graph" for one of a valid program, "report" for one of times.
     reads: Reads
     run: Callable[[Any], Iterable[Any]]

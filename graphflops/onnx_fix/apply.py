@@ -53,7 +53,7 @@ class _Editor:
         self.waiting: dict[str, list[str]] = {"stored": [], "folded": [], "dropped": []}
 
     def apply(self, edits: Sequence[Edit]) -> bool:
-        """Apply all of these, or none: False where a value is not there, or an input or output would be lost."""
+        """Apply all of these, or none: False if a value is not there, or an input or output would be lost."""
         possible = all(edit.kind == "functions" or self._can(edit) for edit in edits)
         for edit in edits if possible else ():
             if edit.kind in self.waiting:

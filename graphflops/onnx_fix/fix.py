@@ -46,8 +46,8 @@ class Fixed:
     undone: tuple[tuple[Finding, str], ...]  # those whose fixes were dropped, with reasons
     before: Audit
     after: Audit
-    comparison: Comparison | None = None  # None where no fix holds
-    runs: tuple[Run, ...] = ()  # of onnxruntime; () where it cannot run the file, as `unproven` explains
+    comparison: Comparison | None = None  # None if no fix holds
+    runs: tuple[Run, ...] = ()  # of onnxruntime; () if it cannot run the file, as `unproven` explains
     unproven: str = ""
     difference: float = 0.0  # of any result, as a share of its largest number; 0 for equal bits
     # Sizes that the user gave; the audits leave them open, since fixes must hold at all sizes.
@@ -99,7 +99,7 @@ def fixed(
     codes: of the checks whose findings are fixed, if `kept` keeps them. unsafe: also fixes after which results differ within
     a tolerance. unproven: go on where onnxruntime cannot run the file. seconds: limit of each step in a child process.
     on: a device, and how it runs the program, for the comparison of times. sizes: as for `graphflops.audit`.
-    Raises FileError for a file that has errors, RunError where it cannot be run.
+    Raises FileError for a file that has errors, RunError if it cannot be run.
     """
     names = sizes.get("names")
     before = audit(path, names=names)
@@ -151,7 +151,7 @@ class _Work:
     trials: int = 0
 
     def chosen(self, found: Audit, unsafe: bool, denied: Collection[Key]) -> list[Fix]:
-        """The fixes of the earliest stage that has any, but for those that are denied."""
+        """The fixes of the earliest stage that has any, without those that are denied."""
         kept = {id(finding) for finding in self.kept(found.findings)}
         wanted = [
             fix

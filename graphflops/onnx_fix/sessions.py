@@ -39,14 +39,14 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, array_like=True):
-    """How the results of two files compare: why they do not hold, "" where they do; the largest relative difference."""
+    """How the results of two files compare: why they do not hold, "" if they do; the largest relative difference."""
 
     problem: str
     difference: float = 0.0
 
 
 def planned(path: str, folder: str, given: Mapping[str, int]) -> list[Run]:
-    """Three runs that the file can do, at different sizes where some are open. Raises RunError where it can do none."""
+    """Three runs that the file can do, at different sizes where some are open. Raises RunError if it can do none."""
     graph, session = onnx.read(path), opened_session(Path(path).read_bytes(), folder, is_alike=True)
     report = analyze(graph, dims=given, fused=False)
     open_sizes = {

@@ -160,7 +160,7 @@ class _Document(msgspec.Struct, frozen=True):
         }
 
     def read_totals(self, session: Session, found: Any) -> Any:
-        """The totals of a phase; None where the report has no such phase."""
+        """The totals of a phase; None if the report has no such phase."""
         if found is msgspec.UNSET:
             return None
         assert self.time.kind.read is not None

@@ -39,7 +39,7 @@ def contradictions(report: Report) -> list[Diagnostic]:
 
 
 def contradicted(report: Report) -> str:
-    """The first contradictions and how many there are in all, in one line; "" where there is none."""
+    """The first contradictions and how many there are in all, in one line; "" if there is none."""
     found = contradictions(report)
     named = "; ".join(
         f"{one.code} {shown(one.node, 80)}{': ' if one.node else ''}{shown(one.message, 300)}"
@@ -63,8 +63,8 @@ def impossible(report: Report) -> list[Diagnostic]:
 def saved(report: Report) -> Report:
     """A report as read from JSON, with a diagnostic for each total that its rows contradict.
 
-    Raises FileError where an amount is negative: amounts that cancel one another would hide a cost; where a time is outside
-    of its interval; and where memory is held at moments that a timeline does not have.
+    Raises FileError if an amount is negative: amounts that cancel one another would hide a cost; if a time is outside of its
+    interval; and if memory is held at moments that a timeline does not have.
     """
     for name, amount in _amounts(report):
         value = evaluate(amount, report.values)
@@ -143,7 +143,7 @@ def _times(report: Report) -> Iterator[tuple[str, CallTime | PhaseTime]]:
 
 
 def _timelines(report: Report) -> Iterator[tuple[str, Timeline]]:
-    """The timelines of a report by name; that of `memory` is empty where it is not known."""
+    """The timelines of a report by name; that of `memory` is empty if it is not known."""
     if report.memory.rows:
         yield "memory", report.memory
     for place, phase in enumerate(report.memory_use):

@@ -74,7 +74,7 @@ def while_loop(condition: Region, body: Region, carried: Values, additional_inpu
 
 
 def _of_any_turn(carried: Sequence[Value]) -> Values:
-    """What a loop passes on, without numbers and contents of tensors, which differ from iteration to iteration."""
+    """The carried values without numbers and contents of tensors, which differ from iteration to iteration."""
     return tuple(
         replace(x, value=None)
         if isinstance(x, TensorType)

@@ -171,7 +171,7 @@ def slice_backward(call: ForwardCall) -> Estimate:
 
 
 def copied_out(seen: Estimate) -> Estimate:
-    """A copy of what a view shows."""
+    """The estimate of a copy of a view's result."""
     return copied(*tensors_of(seen.out))
 
 

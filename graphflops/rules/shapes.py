@@ -87,7 +87,7 @@ def divided(a: Dim, b: Dim) -> Dim:
 
 
 def remainder_of_dividend(a: Dim, b: Dim) -> Dim:
-    """What a division rounded towards zero leaves: it has the dividend's sign, and the divisor's sign does not matter."""
+    """The remainder of a division rounded towards zero: it has the dividend's sign, whatever the divisor's sign."""
     divisor = if_negative(b, -b, b)
     return if_negative(a, -mod(-a, divisor), mod(a, divisor))
 
@@ -143,7 +143,7 @@ def few(shape: Sequence[Dim], most: int = MAX_ELEMENTS) -> tuple[int, ...] | Non
 def in_type(number: Dim, dtype: DType) -> Dim | None:
     """The number as an integer type holds it: without the upper bits that it has no room for.
 
-    A formula is taken to fit into a signed type of 32 bits or more; None where it may not fit into a narrower one.
+    A formula is taken to fit into a signed type of 32 bits or more; None if it may not fit into a narrower one.
     """
     lowest = -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
     numbers = 1 << dtype.bits
@@ -171,7 +171,7 @@ def _held(contents: Contents, dtype: DType) -> Contents | None:
 
 
 def combine(fold: Fold, shape: Sequence[Dim], operands: Sequence[Value]) -> Contents | None:
-    """Contents of an elementwise result of this shape, or None where an operand's contents are not known."""
+    """Contents of an elementwise result of this shape, or None if an operand's contents are not known."""
     known = [(x.rank, x.value) if isinstance(x, TensorType) else (0, x) for x in operands]
     if few(shape) is None or not all(_is_whole(value) for _, value in known):
         return None

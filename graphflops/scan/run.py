@@ -56,7 +56,7 @@ def scanned(job: Job, known: Collection[str] = ()) -> Result:
 
 
 def _step(step: Literal["look", "digest", "analyze"], file: str, job: Job, size: int = 0) -> Result:
-    """What a worker process says of the file; a row of its own where the process ends twice. size: bytes to be read."""
+    """A worker process's result for the file, or a row with an error if the process ends twice. size: bytes to be read."""
     seconds = job.options.timeout + size / _SLOWEST
     url = job.path if is_url(job.path) else ""
     task = Task(step, os.fsencode(file), job.name, url, seconds, job.binding, job.options)
@@ -142,7 +142,7 @@ def scan(
     workers: processes on this machine. scheduler: address of a Dask cluster to run on instead. cache: take rows of the same
     file, version and options from the table. progress: called with what is done, and the number of jobs.
 
-    Raises ScanError where the cluster is lost, FileError where the table cannot be read or written.
+    Raises ScanError if the cluster is lost, FileError if the table cannot be read or written.
     """
     options = jobs[0].options
     table = _opened(folder, options.text, options.limits, jobs, cache=cache)

@@ -35,7 +35,7 @@ def schema(name: TableName) -> Any:
 
 
 def parts(folder: str) -> list[str]:
-    """The files of a table in a folder, or the one file that it is; FileError where there is none."""
+    """The files of a table in a folder, or the one file that it is; FileError if there is none."""
     if os.path.isfile(folder):
         return [folder]
     try:

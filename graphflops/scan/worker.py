@@ -232,7 +232,7 @@ _TABLES = {"calls": _calls, "modules": _modules, "findings": _findings}
 
 
 def state_of(path: str) -> Row:
-    """A file's size and time of change, which show whether it was replaced. FileError where it cannot be read."""
+    """A file's size and time of change, which show whether it was replaced. FileError if it cannot be read."""
     try:
         found = os.stat(path)
     except OSError as error:
@@ -318,7 +318,7 @@ class Isolated:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self, task: Task) -> Result:
-        """What the process replies; Ended where it does not."""
+        """The process's reply; raises Ended if there is none."""
         if _closed.is_set():
             raise Ended(0, late=False)
         if self._process is None:

@@ -59,7 +59,7 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 def figures(report: Report, axis: str) -> Figures:
-    """The figures of a report whose items are the entries of an input axis. Raises ModelError where a size has no value.
+    """The figures of a report whose items are the entries of an input axis. Raises ModelError if a size has no value.
 
     N are the parameters that an item uses: all, embeddings too, except experts that it is not routed to. A frozen parameter
     counts 4 instead of 6: it has no gradient.
@@ -153,7 +153,7 @@ class Threshold(msgspec.Struct, frozen=True):
     """A threshold in FLOPs of training compute: `flops`, None for the original model's, over `divisor`.
 
     of: what is compared: the training of the model with all that came before, or the modification alone. in_force: since
-    when, None where that was not verified. read: the day on which the text at `source` was read.
+    when, None if that was not verified. read: the day on which the text at `source` was read.
     """
 
     name: str
@@ -227,7 +227,7 @@ def predicted_hours(report: Report, runs: float) -> Interval | None:
 
 
 def added(parts: Sequence[Interval | None]) -> Interval | None:
-    """The sum of predicted intervals; None where one is not known."""
+    """The sum of predicted intervals; None if one is not known."""
     known = [part for part in parts if part]
     if len(known) < len(parts):
         return None
@@ -235,7 +235,7 @@ def added(parts: Sequence[Interval | None]) -> Interval | None:
 
 
 def predicted_energy(hours: Interval | None, device: Device | None, devices: int) -> Interval | None:
-    """Kilowatt-hours of the nodes that devices are in, from their power limit; None where hours or limit are not known."""
+    """Kilowatt-hours of the nodes that devices are in, from their power limit; None if hours or limit are not known."""
     if hours is None or device is None or device.power_watts is None:
         return None
     kilowatts, share = devices * device.power_watts / 1000, node_power()

@@ -90,7 +90,7 @@ def executable(path: str) -> str:
     Windows searches the current folder first, and so does a PATH with an empty or relative part: a pull request can put its
     own git there. So folders in the checkout are skipped.
     """
-    # The nearest folder around that has a `.git`; "" where there is none.
+    # The nearest folder around that has a `.git`; "" if there is none.
     checkout = os.path.realpath(os.curdir)
     while checkout and not os.path.exists(os.path.join(checkout, ".git")):
         above = os.path.dirname(checkout)

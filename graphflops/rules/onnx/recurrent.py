@@ -125,7 +125,7 @@ def recurrent(of: Operands, *, kind: str, **others: object) -> Estimate:
         require(count >= needs, f"{count} activations for a cell that has {needs}")
         named = [activation_named(name) for name in of.activations]
         cell = replace(cell, activations=tuple(named[place] for place in places))
-    # raises ShapeError where the attributes of a layer contradict its matrix of the state
+    # raises ShapeError if the attributes of a layer contradict its matrix of the state
     require(of.r.rank == 3, f"a recurrent layer of {of.r}")
     given, _, hidden = of.r.shape
     directions = 2 if of.direction == "bidirectional" else 1
