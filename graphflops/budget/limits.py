@@ -235,7 +235,7 @@ def _toml(data: bytes, path: str) -> dict[str, Any]:
 
 
 def given(limits: Mapping[str, Any], folder: str = ".") -> BudgetFile:
-    """A budget of one `[[budget]]` given as Python values by the names of its keys; FileError if it is none."""
+    """A budget of one `[[budget]]` given as Python values by the names of its keys; FileError if they are invalid."""
     try:
         entry = msgspec.convert(dict(limits), _Entry)
     except msgspec.ValidationError as error:

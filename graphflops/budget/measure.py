@@ -85,7 +85,7 @@ class Measures:
         return value
 
     def has(self, quantity: str) -> bool:
-        """Whether the report tells the quantity: that of a device needs one."""
+        """Whether the report has the quantity; quantities of a device need a device."""
         if self.cell is not None or quantity in SERVED:
             return quantity in SERVED and self._served(quantity) is not None
         return quantity not in OF_DEVICES or bool(self.report.device)
@@ -151,7 +151,7 @@ class Measures:
 
 
 _WORK: dict[str, Unit] = {quantity.name: quantity.unit for quantity in REPORTED}
-# Of requests that a decoder serves, by the name of the limit.
+# Quantities of requests that a decoder serves, by the name of the limit.
 SERVED: dict[str, ServedQuantity] = {one.limit: one for one in QUANTITIES if one.unit is not None}
 # What can be limited, in which unit; `OF_MODULES` also of one module.
 UNITS: dict[str, Unit] = {

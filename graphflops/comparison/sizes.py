@@ -171,7 +171,7 @@ def _joint(
     )
 
 
-# What one program tells about a size: the user's value, a fixed number, the export's example, an assumed value.
+# What one program states about a size: the user's value, a fixed number, the export's example, an assumed value.
 _Known = tuple["int | None", "int | None", "int | None", "int | None"]
 
 

@@ -1,6 +1,6 @@
 """Calls computed in a wider type than intended, quantization without effect, several calls where one would do.
 
-Of attention: written as several calls, and keys and values that are copied for the heads that share them.
+Also attention: written as several calls, or with keys and values copied for the heads that share them.
 """
 
 from __future__ import annotations

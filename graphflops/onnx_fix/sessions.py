@@ -27,7 +27,7 @@ from graphflops.view import View
 
 _RUNS = 3
 _SIZES = (2, 5, 1, 16, 24, 33, 64, 96, 128, 224, 384)  # tried for open sizes, the small ones first
-# Of the largest number of a result: what the last bits of float32 and of half precision add up to over a network.
+# Share of the largest number of a result: what the last bits of float32 and half precision add up to over a network.
 _TOLERANCE = {"float64": 1e-6, "float32": 1e-4, "float16": 1e-2, "bfloat16": 4e-2}
 
 

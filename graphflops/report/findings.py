@@ -76,7 +76,7 @@ class Finding(Record, frozen=True):
     flops: Dim | None = 0  # what it costs in one run, as `bytes`; 0: nothing is wasted; None: not known
     bytes: Dim | None = 0
     seconds: float = 0.0  # what the fix saves of a run on a device, in findings about time
-    # Of the fix that `--fix` applies: safe where results stay the same bit for bit; "" where it has none.
+    # Of the fix that `--fix` applies: safe if results stay the same bit for bit; "" without such a fix.
     applicability: Applicability = ""
     # The neighbours of that call, `layer3.5.conv3 and layer4`; "" where the module says as much.
     between: str = ""

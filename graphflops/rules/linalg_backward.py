@@ -210,7 +210,7 @@ def matrix_norm(call: ForwardCall) -> Estimate:
 
 
 def by_sizes(work: Callable[[Dim, Dim], tuple[Dim, Dim]], *kept: str) -> Backward:
-    """The rule with so many multiply-adds and other operations; they are complex if the result is.
+    """The rule with the multiply-adds and other operations that `work` returns; they are complex if the result is.
 
     kept: the tensors that are read: the operand, its factors, the result or the results.
     """

@@ -1,4 +1,4 @@
-"""Operators that one line describes: copies, gradients put back, so many operations for each element, bookkeeping.
+"""Operators that one line describes: copies, gradients put back, a number of operations for each element, bookkeeping.
 
 A line of `plain.txt` names the kind of some operators and the operators; then operands and attributes as for `takes`, `x~`
 for an operand that is not read; after `->` the results, after `;` the work; last what is counted, in a sentence. A result is

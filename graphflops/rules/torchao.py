@@ -1,7 +1,4 @@
-"""Operators of torchao, which quantises in blocks, and its products of narrow, sparse and packed operands.
-
-A program may reach into a quantised weight.
-"""
+"""Operators of torchao, which quantises in blocks, and its products of narrow, sparse and packed operands."""
 
 from __future__ import annotations
 

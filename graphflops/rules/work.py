@@ -72,7 +72,7 @@ class Work(Record, frozen=True):
         return Work(self.name, *work, both, self.formulas, self.operands)
 
     def on(self, elements: Dim) -> Estimate:
-        """The arithmetic, without traffic, on so many elements."""
+        """The arithmetic, without traffic, on a number of elements."""
         return Estimate(vector_flops=self.flops * elements, transcendentals=self.transcendentals * elements)
 
     def times(self, count: int) -> Work:

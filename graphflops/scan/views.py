@@ -57,7 +57,7 @@ class FleetChange(Record, frozen=True):
 
 
 def changes(old: str, new: str) -> FleetChange:
-    """Compares two tables by path and binding; FileError if one is none."""
+    """Compares two tables by path and binding; FileError if one is not a table of a scan."""
     before, after = _rows(old), _rows(new)
     keys = {**before, **after}
     every = [RowChange(" ".join(filter(None, key)), before.get(key), after.get(key)) for key in keys]

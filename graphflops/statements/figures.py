@@ -44,7 +44,7 @@ class Flops(msgspec.Struct, frozen=True):
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """FLOPs of one run, or of a micro-step of training, which takes in so many items, in sequences of one length or none."""
+    """FLOPs of one run, or of a micro-step of training. items, length: of its input; None if items form no sequences."""
 
     items: int
     length: int | None
