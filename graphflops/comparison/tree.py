@@ -19,7 +19,7 @@ from graphflops.report import Report
 class ComparedModule(ModuleNode):
     """A module of one program, with what is inside it."""
 
-    kind: str = ""  # the type's name without its module, which moves between files change
+    kind: str = ""  # the type without its package, which exporters and moves between files change
     rows: list[int] = field(default_factory=list)  # of its own calls in program order
     calls: list[tuple[int, int]] = field(default_factory=list)  # (row, kind) of those that cost something
     first: int | None = None  # the first call inside it, as a row of the report

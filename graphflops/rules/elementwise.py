@@ -208,7 +208,7 @@ def gradients_of(call: ForwardCall, gradients: Mapping[str, Gradient | None]) ->
 
 
 def is_repeated(operand: TensorType, out: TensorType) -> bool:
-    """Whether an operand is broadcast: it has fewer axes, or an axis of 1. Formulas of one size that differ do not count."""
+    """Whether an operand is broadcast: it has fewer axes, or an axis of 1. Other sizes are equal, however spelled."""
     pairs = zip(operand.shape, out.shape, strict=False)
     return operand.rank < out.rank or any(own == 1 != whole for own, whole in pairs)
 

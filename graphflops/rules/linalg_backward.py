@@ -38,7 +38,7 @@ def pseudo_inverse_gradient(m: Dim, n: Dim) -> Dim:
 
 
 def _solved(order: Callable[[ForwardCall], Dim], triangles: int = 2) -> Backward:
-    """The rule of a solve with the forward's factors; the matrix's gradient is a product with the solution more."""
+    """The rule of a solve with the forward's factors; the matrix's gradient takes one more product, with the solution."""
 
     def priced(call: ForwardCall) -> Estimate:
         A, found, n = call["A"], call.out, order(call)

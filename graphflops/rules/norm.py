@@ -177,7 +177,7 @@ def miopen_batch_norm(of: Operands, *, training: bool) -> Estimate:
 
 
 def with_reserved(estimate: Estimate) -> Estimate:
-    """The estimate with one more result: the memory that cuDNN saves for backward, which is empty for other libraries."""
+    """The estimate with one more result: the memory that only cuDNN saves for backward, taken to be empty."""
     (x, *_) = tensors_of(estimate.out)
     return replace(estimate, out=(*estimate.out, x.like((0,), UINT8)))
 

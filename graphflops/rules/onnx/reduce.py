@@ -141,7 +141,7 @@ def reduction(
         return Estimate((out,), vector_flops=flops, transcendentals=functions, reads=reads)
     if not gone and noop_with_empty_axes == 1:  # as onnxruntime reads it
         # a reduction over no axes: only the operations before and after the sum, maximum or product
-        sums = 2 if kind.evaluated else 1  # the sum, and of exponentials also the maximum
+        sums = 2 if kind.evaluated else 1  # the sum; with exponentials the maximum too
         flops = (kind.each - sums + kind.final) * x.numel
         functions = (kind.evaluated + kind.evaluated_final) * x.numel
         same = x.like() if flops or functions else replace(x.like(), value=x.value)
