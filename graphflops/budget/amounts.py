@@ -50,7 +50,7 @@ class AllowedGrowth(Record, frozen=True):
 def amount(text: str | float, unit: Unit) -> int:
     """The written amount as an integer, rounded down. Raises ValueError, which says what is expected.
 
-    Text of bytes or time must say its unit. A number is of bytes or seconds, as the quantity beside it is named.
+    Text of bytes or time must say its unit. A plain number is in bytes or in seconds, depending on the unit.
     """
     written = text.strip() if isinstance(text, str) else f"{text!r}{_OF_NUMBERS.get(unit, '')}"
     found = _AMOUNT.fullmatch(written)

@@ -75,7 +75,7 @@ def compared(
 ) -> tuple[list[Finding], list[LimitResult]]:
     """One finding for each limit that a model breaks, or that cannot be checked; and every limit with what was measured.
 
-    The measures are of the model at `budget.sizes`; `before` is what was measured at the same, None where nothing was.
+    The measures are of the model at `budget.sizes`; `before` is what was measured at the same, None if nothing was.
     A limit that cannot be checked counts as broken: calls of unknown cost may cost anything.
     """
     check = _Check(measures, budget, before)

@@ -66,7 +66,7 @@ class Budget(Record, frozen=True):
 
     models: tuple[str, ...] = ("**",)  # patterns of the files it is for
     sizes: Sizes = Sizes()
-    # Of the whole model under "", then of every module whose path matches a pattern, of each by itself.
+    # By pattern: "" is the whole model; any other is for each module whose path matches, by itself.
     limits: tuple[tuple[str, tuple[Limit, ...]], ...] = ()
     coverage: Fraction | None = None  # the least share of calls whose cost must be known
     forbid: tuple[str, ...] = ()  # patterns of operators that may not occur
@@ -93,7 +93,7 @@ class BudgetFile(Record, frozen=True):
     folder: str  # where it is, which all its paths are relative to
     budgets: tuple[Budget, ...]
     models: tuple[str, ...] = ()  # which files are checked where none is named
-    baseline: str | None = None  # the file with what was measured before; None where the budget names none
+    baseline: str | None = None  # the file with what was measured before; None if the budget names none
 
     def files(self, among: Iterable[str] | None = None) -> list[str]:
         """The models that the budget names, sorted; FileError for a pattern that matches none.
@@ -132,7 +132,7 @@ class BudgetFile(Record, frozen=True):
         return os.path.normpath(self._below("baseline", os.path.join(self.folder, self.baseline)))
 
     def _below(self, key: str, path: str) -> str:
-        """The path; FileError where a link in it leads out of the budget's folder."""
+        """The path; FileError if a link in it leads out of the budget's folder."""
         folder = os.path.realpath(self.folder)
         if os.path.commonpath([folder, os.path.realpath(path)]) != folder:
             _wrong(self.path, key, f"{shown(path)} leads out of the folder of the budget")
@@ -225,7 +225,7 @@ def parse(data: bytes, path: str) -> BudgetFile:
 def _toml(data: bytes, path: str) -> dict[str, Any]:
     try:
         text = data.decode()
-        # At least the dots of the longest dotted key, which Python's reader of TOML takes quadratic memory for.
+        # At least the dots of the longest dotted key: Python's TOML parser needs memory quadratic in them.
         if max(part.count(".") for part in _BETWEEN_KEYS.split(_STRINGS.sub("", text))) >= _MOST_PARTS:
             raise FileError(f"{shown(path)}: no TOML: a key of more than {_MOST_PARTS} parts")
         table: dict[str, Any] = tomllib.loads(text)
@@ -235,7 +235,7 @@ def _toml(data: bytes, path: str) -> dict[str, Any]:
 
 
 def given(limits: Mapping[str, Any], folder: str = ".") -> BudgetFile:
-    """A budget of one `[[budget]]` given as Python values by the names of its keys; FileError where it is none."""
+    """A budget of one `[[budget]]` given as Python values by the names of its keys; FileError if they are invalid."""
     try:
         entry = msgspec.convert(dict(limits), _Entry)
     except msgspec.ValidationError as error:
@@ -291,7 +291,7 @@ def _budget(path: str, at: str, entry: _Entry) -> Budget:
 
 
 def _refuse_mixed(path: str, inside: str, entry: _Entry) -> None:
-    """A step that is served at one batch and context has no other figures at these: they belong to another entry."""
+    """Refuse quantities of serving without a load, and other quantities beside a load: these belong to another entry."""
     named = [quantity for quantity in UNITS if getattr(entry, quantity) is not None]
     wrong = [quantity for quantity in named if (quantity in SERVED) != (entry.serving is not None)]
     if entry.serving is None and wrong:
@@ -341,7 +341,7 @@ _Names = Union[str, list[str]]
 
 
 class Ignore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One `[[audit.ignore]]`: a finding is ignored that meets all of what is stated."""
+    """One `[[audit.ignore]]`: a finding that meets all stated conditions is ignored."""
 
     codes: _Names = ()  # type: ignore[assignment]  # codes or how they begin
     files: _Names = ()  # type: ignore[assignment]  # patterns of models, relative to the folder of graphflops.toml
@@ -363,7 +363,7 @@ class _Audit(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_ignores(path: str | None) -> Callable[[Iterable[Finding], str], list[Finding]]:
-    """What leaves out the findings of a model that a file ignores: it takes all of them, and the model's path.
+    """A function that removes the findings that a file ignores; it takes all findings of a model, and the model's path.
 
     Raises FileError, in one line, for a table [audit] that is wrong.
     """

@@ -42,12 +42,12 @@ class Line(Record, frozen=True):
 
     @property
     def source(self) -> str:
-        """The line of source that most of them come from; "" where the file records none."""
+        """The line of source that most of them come from; "" if the file records none."""
         return max(filter(None, self.sources), key=lambda line: self.sources[line], default="")
 
 
 class Measures:
-    """The figures of one report, each computed on first use. cell: of a decoder that is served, the only ones."""
+    """The figures of one report, each computed on first use. cell: a served decoder's step, then the only ones."""
 
     def __init__(self, report: Report, cell: Cell | None = None) -> None:
         self.report, self.cell = report, cell
@@ -56,7 +56,7 @@ class Measures:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """The sizes that the file leaves open and that have a value, by the axis that tells them, at the axis's own size."""
+        """The sizes that the file leaves open and that have a value, by the axis that determines them, with its size."""
         sizes, infos = of_report(self.report), self.report.symbols
         told = (sizes.at_axis(name) for name, info in infos.items() if info.given_by != "user")
         found = {axis: self.report.value(size) for axis, size in told}
@@ -85,13 +85,13 @@ class Measures:
         return value
 
     def has(self, quantity: str) -> bool:
-        """Whether the report tells the quantity: that of a device needs one."""
+        """Whether the report has the quantity; quantities of a device need a device."""
         if self.cell is not None or quantity in SERVED:
             return quantity in SERVED and self._served(quantity) is not None
         return quantity not in OF_DEVICES or bool(self.report.device)
 
     def _served(self, quantity: str) -> int | None:
-        """A quantity of the step that is served, a time in nanoseconds; None where it is not known."""
+        """A quantity of the step that is served, a time in nanoseconds; None if it is not known."""
         found = None if self.cell is None else SERVED[quantity].of(self.cell)
         return None if found is None else int(found * (1e9 if UNITS[quantity] == "ns" else 1))
 
@@ -151,7 +151,7 @@ class Measures:
 
 
 _WORK: dict[str, Unit] = {quantity.name: quantity.unit for quantity in REPORTED}
-# Of requests that a decoder serves, by the name of the limit.
+# Quantities of requests that a decoder serves, by the name of the limit.
 SERVED: dict[str, ServedQuantity] = {one.limit: one for one in QUANTITIES if one.unit is not None}
 # What can be limited, in which unit; `OF_MODULES` also of one module.
 UNITS: dict[str, Unit] = {

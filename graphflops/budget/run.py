@@ -30,7 +30,7 @@ BudgetSource = Union[str, "os.PathLike[str]", "Mapping[str, Any]", "BudgetFile"]
 
 
 class Past(Record, frozen=True):
-    """A model at a commit: its path there, None where it is newer; `same` where the file has not changed since."""
+    """A model at a commit: its path there, None if it is newer; `same` if the file has not changed since."""
 
     commit: str
     path: str | None
@@ -45,14 +45,14 @@ class Job(Record, frozen=True):
     name: str  # its key in the baseline
     sizes: Sizes
     budgets: tuple[Budget, ...]
-    before: Before | None = None  # what was measured at the same sizes, None where nothing was
+    before: Before | None = None  # what was measured at the same sizes, None if nothing was
     past: Past | None = None  # the commit to measure instead
     update: bool = False  # measure for a new baseline, and check absolute limits only
     assume: bool = True  # sizes without an example are assumed
 
 
 class Outcome(Record, frozen=True):
-    """The result of a job: findings, what was measured (None where the model could not be analyzed), known sizes."""
+    """The result of a job: findings, what was measured (None if the model could not be analyzed), known sizes."""
 
     findings: tuple[Finding, ...]
     measured: Before | None = None
@@ -101,7 +101,7 @@ def check(
     assume: take sizes without an example at assumed values; False leaves them open.
     processes: how many; None takes one for each processor where that is faster.
 
-    Raises FileError where the budget or the baseline cannot be read. A model that cannot be analyzed is a finding.
+    Raises FileError if the budget or the baseline cannot be read. A model that cannot be analyzed is a finding.
     """
     if isinstance(budget, BudgetFile):
         chosen = budget
@@ -158,7 +158,7 @@ def checked(
 ) -> Checked:
     """Every model against the limits that are for it.
 
-    before: what relative limits compare with; or else `revision`, measured here; FileError where there is no such
+    before: what relative limits compare with; or else `revision`, measured here; FileError if there is no such
         revision. Models that are newer than the revision have no relative limits.
     update: check absolute limits only, since a new baseline is being measured. assume: see `check`.
     """
@@ -276,7 +276,7 @@ def measures_at(model: Model, sizes: Sizes, *, assume: bool = True) -> Measures:
 
 
 def measures_before(commit: str, path: str, sizes: Sizes = EXPORTED, *, assume: bool = True) -> Measures:
-    """The figures of a model at a commit; FileError where it is not there, or no model."""
+    """The figures of a model at a commit; FileError if it is not there, or no model."""
     with file_at(commit, path) as file:
         try:
             return measures_at(file, sizes, assume=assume)

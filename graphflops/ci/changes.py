@@ -1,7 +1,7 @@
-"""Compares each model that a push or a pull request changes with its old version, and its budget; the page that a job shows.
+"""Compares each model that a push or a pull request changes with its old version and its budget, for the page of a job.
 
-The page says what broke, what changed and what is new, within the limits of where it is shown; of a budget what the newer
-one no longer limits, or limits less.
+The page says what broke, what changed and what is new, within the limits of the place where it is shown; and which limits of
+the budget are gone or looser.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ class ModelChange(Record, frozen=True):
 
     path: str  # where it is, or was if it is gone
     status: Literal["changed", "new", "gone"]
-    # None where the model is new or gone, and where one of the two cannot be analyzed.
+    # None if the model is new or gone, or if one of the two cannot be analyzed.
     comparison: Comparison | None = None
     report: Report | None = None
-    error: str = ""  # why not
-    offer: str = ""  # the command that mends what an audit of an ONNX file finds
+    error: str = ""  # why it cannot be analyzed
+    offer: str = ""  # the command that fixes what an audit of an ONNX file finds
 
     @property
     def identical(self) -> bool:
-        """True if the file is another one and costs the same in every way."""
+        """True if the file changed, but no cost did."""
         found = self.comparison
         return found is not None and found.same and not contradictions(found.new)
 
@@ -135,8 +135,8 @@ _FETCH = ("fetch", "--quiet", "--no-tags", "--no-recurse-submodules")
 class Event(Record, frozen=True):
     """What the job runs for."""
 
-    # The commit to compare with, None where there is none: the tip of the branch that a pull request is for, or what a push
-    # began with.
+    # The commit to compare with: the tip of the branch that a pull request is for, or the one before a push; None if there
+    # is none.
     base: str | None
     pull_request: int | None
     head: str = ""  # the last commit of a pull request, "" if it is none
@@ -166,8 +166,8 @@ def _commit(name: str) -> str | None:
 def base_of(found: Event, notes: list[str]) -> str | None:
     """The commit to compare the checkout with; None, and a note, if it is not available.
 
-    Of a pull request: where its branch left the branch that it is for, so that later commits there are not taken for its
-    own. GitHub checks out a merge of both: then it is the first parent of that merge. The other branch may be that of
+    For a pull request it is the commit where its branch left the target branch, so that later commits there do not count as
+    its own; if GitHub checked out a merge of both, it is the first parent of that merge. The target may be the branch of
     another pull request, and the checkout may be of a fork.
     """
     if found.base is None:
@@ -206,7 +206,7 @@ def _available(base: str, notes: list[str]) -> str | None:
 def _common(base: str) -> str | None:
     """The last commit that the base and the checkout have in common.
 
-    A shallow history is fetched until it has one, more and more commits without their files.
+    A shallow history is deepened until it has one: more and more commits are fetched, without their files.
     """
     is_shallow = git("rev-parse", "--is-shallow-repository", check=False).strip() == b"true"
     here = git("rev-parse", "HEAD").decode().strip()
@@ -229,10 +229,10 @@ def page(
     changes: Sequence[ModelChange] | None, found: Sequence[ModelFindings] | None, notes: Sequence[str],
     mark: str = "",
 ) -> str:  # fmt: skip
-    """The page as a job's summary, or where there is a mark as a comment that begins with it.
+    """The page as a job's summary or, with a mark, as a comment that begins with the mark.
 
-    changes: None where there is nothing to compare with. found: of the budget; None where there is none. notes: what
-    the reader should know of the run.
+    changes: None if there is nothing to compare with. found: the findings of the budget; None without one. notes: what the
+    reader should know about the run.
     """
     limit = COMMENT - len(mark) - 1 if mark else SUMMARY
 
@@ -286,7 +286,7 @@ def _sections(changes: Sequence[ModelChange], share: int) -> Iterator[str]:
 
 
 def loosened(old: BudgetFile, new: BudgetFile) -> Iterator[str]:
-    """One line for each limit that is gone or larger, and for each model, operator or share that is let go."""
+    """One line for each limit that is gone or looser, and for each model or operator that is no longer checked."""
     if gone := [pattern for pattern in old.models if pattern not in new.models]:
         yield f"models are no longer checked: {_names(gone)}"
     if old.baseline is not None and old.baseline != new.baseline:

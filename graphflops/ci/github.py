@@ -1,8 +1,8 @@
 """A step of GitHub Actions: `python -m graphflops.ci.github`, its inputs and the event in the environment.
 
-The summary is always written. A comment, found again by a mark in it and kept up to date, only where something passes the
-threshold or breaks a limit, or where an earlier one would be out of date; without a token that may write, there is none and
-that is no failure.
+The summary is always written. A comment, which is found again by its mark and kept up to date, is written only if something
+passes the threshold or breaks a limit, or if an earlier one would be outdated. Without a token that may write, there is
+none, and that is no failure.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _inputs(env: Mapping[str, str]) -> Inputs:
 
 
 def _loosened(inputs: Inputs, budget: limits.BudgetFile | None, base: str | None) -> list[str]:
-    """What the change itself allows itself: limits that its budget has loosened, a baseline that it has rewritten."""
+    """What the change relaxes for itself: limits of its budget, or the baseline."""
     if base is None:
         return []
     try:
@@ -148,7 +148,7 @@ def _wanted(inputs: Inputs, budget: limits.BudgetFile | None, path: str) -> bool
 
 
 def _checked(budget: limits.BudgetFile, inputs: Inputs, base: str | None, notes: list[str]) -> Checked:
-    """The budget's models against it: relative limits by the baseline that it names, or else by the base commit."""
+    """Checks the budget's models; relative limits compare with the baseline that it names, else with the base commit."""
     if inputs.models or not budget.models:
         models: Sequence[str] = sorted(path for path in tracked() if _wanted(inputs, budget, path))
     else:
@@ -177,7 +177,7 @@ def _commented(
             if not isinstance(comments, list):
                 raise CommentError("the server's list of comments is none")
             for one in comments:
-                # That an earlier run wrote: it begins with the mark, and its author is trusted.
+                # A comment of an earlier run begins with the mark, and its author is trusted.
                 if isinstance(one, dict) and str(one.get("body", "")).startswith(MARK):
                     is_bot = (one.get("user") or {}).get("type") == "Bot"
                     if is_bot or one.get("author_association") in _TRUSTED:
@@ -196,7 +196,7 @@ def _commented(
 def _call(
     env: Mapping[str, str], token: str, method: str, path: str, body: dict[str, str] | None = None
 ) -> Any:
-    """What the server answers about the repository of the job; CommentError where it does not."""
+    """The server's answer about the repository of the job; CommentError if it has none."""
     api, repository = env.get("GITHUB_API_URL", "https://api.github.com"), env.get("GITHUB_REPOSITORY", "")
     if not api.startswith(("https://", "http://")) or not _NAME.fullmatch(repository):
         raise CommentError(f"{api!r} and {repository!r} are no server and repository")

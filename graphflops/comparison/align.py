@@ -1,7 +1,7 @@
 """Pairs the modules of two programs: by path and type, then by position, then by contents.
 
 Pairs are made from the top down. Modules in a list (numbered ones) are aligned as sequences, so that one more in the
-middle leaves the others as they were; others by name. What is left over on both sides is looked for elsewhere: a subtree
+middle leaves the others as they were; others by name. Modules left over on both sides are then searched elsewhere: a subtree
 with equal contents was moved or renamed.
 """
 
@@ -21,10 +21,10 @@ ModulePair = tuple[ComparedModule, ComparedModule]  # one of the old program, on
 _MOST_CELLS = 250_000  # of the table that aligns two lists; past it, only numbers are compared
 _MOST_TRIED = 10_000  # pairs of leftovers looked at for likeness
 _MOST_EQUAL = 64  # modules with equal contents among which one of the same name is searched for
-_ALIKE = 0.5  # of two modules' calls are equal: one came from the other
-_UNLIKE = 0.34  # less than this and another type: not the same module, but one in its place
+_ALIKE = 0.5  # the least share of equal calls of a module and the one that it became
+_UNLIKE = 0.34  # below this likeness, a module of another type is a replacement
 
-_EQUAL, _SAME_TYPE, _SAME_PLACE, _SAME_NAME = 20, 6, 1, 2  # what a pair is worth where lists are aligned
+_EQUAL, _SAME_TYPE, _SAME_PLACE, _SAME_NAME = 20, 6, 1, 2  # scores of a pair when lists are aligned
 
 
 class Pairs(Struct, eq=False):
@@ -197,7 +197,7 @@ def _worth(mine: ComparedModule, other: ComparedModule) -> int:
 
 
 class _Free:
-    """New modules that have no partner yet, and none in them has."""
+    """New modules without a partner, and without a submodule that has one."""
 
     def __init__(self, roots: Iterable[ComparedModule], pairs: Pairs) -> None:
         self._equal: dict[int, dict[ComparedModule, None]] = {}  # by signature
@@ -210,7 +210,7 @@ class _Free:
         self._count = sum(map(len, self._equal.values()))
 
     def take(self, module: ComparedModule) -> None:
-        """The module and all in it have a partner now."""
+        """Remove a module that found a partner, with all modules in it and around it."""
         for one in (*module.walk(), *module.above()):
             self._equal.get(one.signature, {}).pop(one, None)
 

@@ -120,7 +120,7 @@ def _facts(before: Row, after: Row, joined: JointSizes, module: tuple[str, str])
 
 def _operands(row: Row, module: str) -> dict[str, TensorType]:
     """The operands of a call by the module's names for its parameters, `weight`, or `input 2` for other operands."""
-    # A parameter that belongs to another module, `p_head_weight`, by its last word.
+    # A parameter of another module, `p_head_weight`, is named by its last word.
     last = {name: name.rpartition("_")[2] for name, _ in row.inputs if name.startswith("p_")}
     named = [(own_name(name, module) or last.get(name, ""), type_) for name, type_ in row.inputs]
     alone = sum(not name for name, _ in named) == 1
@@ -140,7 +140,7 @@ def _types(ours: TensorType, theirs: TensorType, what: str, joined: JointSizes) 
 
 
 def own_name(value: str, module: str) -> str:
-    """`weight` of `p_fc_weight` or `fc.weight` for the module `fc`; "" where the value is no parameter of it."""
+    """`weight` of `p_fc_weight` or `fc.weight` for the module `fc`; "" if the value is no parameter of it."""
     flat = f"p_{module.replace('.', '_')}_" if module else "p_"
     for prefix in (flat, f"b{flat[1:]}", f"{module}."):
         if value.startswith(prefix) and len(value) > len(prefix):
@@ -163,9 +163,9 @@ class Rewired(NamedTuple):
 
 
 def aligned(old: Report, new: Report, pairs: Pairs, numbers: Numbers) -> dict[int, int]:
-    """Rows of the new program by those of the old one: calls of paired modules that are of one kind, and in one order.
+    """By row of the old program, the row of the new one: calls of one kind in the same order, in paired modules.
 
-    numbers: of the kind of each call; those without cost are of one kind where their operators are.
+    numbers: the kind of each call; calls without cost are of one kind if their operators are equal.
     """
     found: dict[int, int] = {}
     for ours, theirs in pairs.new.items():
@@ -181,7 +181,8 @@ def aligned(old: Report, new: Report, pairs: Pairs, numbers: Numbers) -> dict[in
 def rewired(old: Report, new: Report, paired: Mapping[int, int], numbers: Numbers) -> Iterator[Rewired]:
     """Every call whose operands come from other calls than those of its pair; unpaired calls are changes of their own.
 
-    Calls without cost are looked through, and equal calls of equal operands are one: exporters add and merge them at will.
+    Calls without cost count as their first operand, and equal calls of equal operands as one: exporters add and merge them
+    at will.
     """
     paired = {ours: theirs for ours, theirs in paired.items() if numbers[0][ours] is not None}
     (reads, names), (now_reads, now_names) = _reads(old, numbers[0]), _reads(new, numbers[1])
@@ -227,7 +228,7 @@ def told(found: Sequence[Rewired]) -> str:
 
 
 def _reads(report: Report, numbers: Sequence[int | None]) -> tuple[list[list[Source]], dict[Source, Source]]:
-    """By row, which calls and inputs its tensors come from; and the first row of an equal call of equal operands."""
+    """By row, the calls and inputs that its tensors come from; and, by row, the first equal call of equal operands."""
     made: dict[str, Source] = {name: f"input {place}" for place, (name, _) in enumerate(report.inputs)}
     reads: list[list[Source]] = []
     first: dict[tuple[object, ...], int] = {}

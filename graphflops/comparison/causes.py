@@ -1,6 +1,6 @@
-"""Groups modules that changed alike: those of one name and change as one entry, `blocks.0-11.mlp`, and those of one reason.
+"""Groups modules that changed alike: siblings with one change, `blocks.0-11.mlp`, and then entries with one cause.
 
-A layer made wider changes every product that reads or writes it. Compared is also how fast totals grow with each size.
+A wider layer changes every product that reads or writes it. Also compares how fast totals grow with each size.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from graphflops.tensor import grouped
 _SIZED = frozenset({"shape", "heads", "parameters"})  # facts that a changed size explains
 _AXES = re.compile(r"[^,]+")
 _LOOKED_AT = 100  # groups with sizes of one ratio
-# Nouns of sizes; what is said of heads comes before these.
+# Nouns of sizes, the most telling first; those of heads come before these.
 _TELLING = ("rows", "channels", "wide", "kernel", "")
 
 
@@ -92,7 +92,7 @@ def _resized(fold: Fold) -> Counter[Resized]:
 
 
 def _sizes(fact: Fact, module_type: str) -> Iterator[Resized]:
-    """The fixed sizes that changed, each with what an axis of a weight counts; "" of other operands."""
+    """The fixed sizes that changed, each with a noun for what an axis of a weight counts, "" for other operands."""
     if fact.kind == "heads":
         if fact.before.isdecimal() and fact.after.isdecimal():
             yield Resized(int(fact.before), int(fact.after), f"{fact.what} heads")
@@ -213,13 +213,13 @@ def _joined(paths: Sequence[str | None]) -> tuple[str | None, bool]:
 
 
 _MODULES = 20  # modules named for one change
-_FARTHEST = 2**32  # of sizes without an upper bound
+_FARTHEST = 2**32  # the upper bound of sizes without one
 
 
 def growth(
     totals: Mapping[str, Figure], sizes: Iterable[JointSize], folds: Sequence[Fold]
 ) -> Iterator[GrowthChange]:
-    """Totals whose degree in a size that both programs leave open changed, with the modules where it changed likewise."""
+    """Totals whose degree in a size open in both programs changed, with the modules whose degree changed likewise."""
     open_sizes = [size.name for size in sizes if isinstance(size.before, str) and isinstance(size.after, str)]
     for quantity, figure in totals.items():
         for size in open_sizes:

@@ -40,13 +40,13 @@ Ranked = TypeVar("Ranked", ModuleChange, GroupChange, Fold, Cause)
 _PARTS = tuple(q.name for q in REPORTED if q.part_of)
 _TRAFFIC = tuple(q.name for q in REPORTED if q.unit == "B")
 _OTHER = tuple(q.name for q in REPORTED[2:] if q.name not in (*_PARTS, *_TRAFFIC))
-_RANKED_AT = 1024  # what a size without a value counts as where entries are ranked
+_RANKED_AT = 1024  # the value of a size without one when entries are ranked
 
 Rank = Callable[[Mapping[str, Figure], Mapping[str, Figure]], tuple[int, ...]]
 
 
 def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = lambda _: None) -> Comparison:
-    """Computes what differs between two programs. uniform: the number of a vector of the first that holds nothing else."""
+    """Computes what differs between two programs. uniform: the number that fills a stored vector."""
     old, new, uniform = under_common_names(old, new, uniform)
     trees = _trees(old, new)
     sizes, export = trees.joined, trees.export
@@ -169,7 +169,7 @@ def _handed_over(modules: Sequence[ModuleChange]) -> Iterator[ModuleChange]:
 
 
 def _rank(joined: JointSizes) -> Rank:
-    """What entries are sorted by: how much work changed, then traffic, then other work, then parameters."""
+    """The sort key of entries: how much work changed, then traffic, then other work, then parameters."""
     values = defaultdict(lambda: _RANKED_AT, joined.values)
     rough = cache(lambda dim: evaluate(dim, values) or 0)
 
@@ -266,7 +266,7 @@ _BYTE = 8  # bits
 
 
 def _how(row: Row, report: Report) -> str:
-    """What of a product is quantized: its factors, only its weights, or nothing."""
+    """How a product is quantized: both factors, only the weights, or not at all."""
     dtype = DTYPES.get(row.matrix_dtype)
     if dtype is None or dtype.bits < _FEW or dtype.kind in ("int", "uint"):
         return f"quantized to {row.matrix_dtype.removeprefix('u')}"

@@ -1,7 +1,7 @@
 """The ledger of an export check: what differs from the program, what explains it, and what remains unexplained.
 
-Compared are matrix work by module, element types, and trained parameters; of both programs only what depends on the inputs,
-under the names that both have.
+It compares matrix work by module, element types and trained parameters, but only of calls that depend on the inputs, under
+the names that both programs have.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from graphflops.ops import operator
 from graphflops.report import Report, Row
 from graphflops.tensor import grouped
 
-_FEW = 4  # a prefix leads to more than one in this many names: graph optimizers rename many
+_FEW = 4  # a prefix must match more than one in this many names: graph optimizers rename many
 
 
 def is_export(old: Report, new: Report) -> bool:
@@ -33,7 +33,7 @@ def is_export(old: Report, new: Report) -> bool:
 def under_common_names(
     old: Report, new: Report, uniform: Callable[[str], float | None]
 ) -> tuple[Report, Report, Callable[[str], float | None]]:
-    """For an export check: both programs, and `uniform`, by the names inside the module that the inner program is."""
+    """For an export check: both programs, and `uniform`, under the names of the inner one, a module of the outer."""
     if not is_export(old, new):
         return old, new, uniform
     if prefix := _prefix(old, new):
@@ -45,7 +45,7 @@ def under_common_names(
 
 
 def _prefix(inner: Report, outer: Report) -> str:
-    """The prefix of names in the outer program that are the inner program's without it; "" if more are equal as they are."""
+    """The prefix that names of the outer program have before those of the inner one; "" if more are equal without."""
     found, names = _names(inner), _names(outer)
     met: Counter[str] = Counter()
     for name in names:
@@ -94,9 +94,9 @@ def _inside(name: str, prefix: str) -> str:
 
 
 def constants(report: Report, renamed: Callable[[Dim], Dim]) -> Constants:
-    """Separate what depends on the program's inputs from what does not; all depends on inputs that nobody knows.
+    """Separate what depends on the program's inputs from what does not; if the inputs are not known, all depends on them.
 
-    renamed: the joint sizes for the program's own.
+    renamed: replaces the program's own sizes by the joint ones.
     """
     regions = tuple(f"{row.node}/" for row in report.rows if row.regions)
     found = Constants(modules_guessed=not any(row.module_type for row in report.rows))
@@ -136,9 +136,9 @@ def constants(report: Report, renamed: Callable[[Dim], Dim]) -> Constants:
 
 
 def _by_need(report: Report, regions: tuple[str, ...]) -> tuple[list[Row], list[Row]]:
-    """The calls that results of the program depend on, all where the results are not known; and the other matrix work.
+    """The calls that the program's results depend on (all, if the results are not known); and other calls with matrix work.
 
-    regions: how names of calls in nested graphs begin. These, calls that write to an operand and unknown ones are needed.
+    regions: prefixes of calls in nested graphs. These, calls that write to an operand, and unknown ones are needed.
     """
     wanted = set(report.outputs)
     needed, unused = [], []
@@ -154,8 +154,8 @@ def _by_need(report: Report, regions: tuple[str, ...]) -> tuple[list[Row], list[
 
 
 _CANNOT_RUN = "GF118"
-_PROBES = (1, 2, 3)  # multiples of the sizes compared at, where formulas are spelled differently
-_SIZE = 64  # of a size without a value
+_PROBES = (1, 2, 3)  # multiples of the compared sizes, at which different formulas are evaluated
+_SIZE = 64  # the value of a size without one
 _SMALL_INTEGERS = frozenset(("int8", "uint8", "int4", "uint4"))
 _ORDER = get_args(LedgerStatus)  # entries are listed in this order
 
@@ -230,13 +230,13 @@ class ExportCheck(Record, frozen=True):
         return all(evaluate(difference, probe) == 0 for probe in probes)
 
     def _aside(self, kind: LedgerKind, ours: Sequence[Row], theirs: Sequence[Row]) -> Iterator[LedgerEntry]:
-        """Products that no result depends on with the inputs, unless the export makes them too."""
+        """Products that do not lead from inputs to results, unless the export has them too."""
         before, after = self._flops(ours, old=True), self._flops(theirs, old=False)
         if not self.equal(sum(before.values(), 0), sum(after.values(), 0)):
             yield from entry(kind, [row.node for row in ours])
 
     def number(self, quantity: Dim) -> int:
-        """A quantity at the sizes compared at, others at a size of our own."""
+        """A quantity at the compared sizes, where a size without a value is `_SIZE`."""
         return evaluate(quantity, defaultdict(lambda: _SIZE, self.joined.values)) or 0
 
     def _attention(self) -> Iterator[LedgerEntry]:

@@ -31,9 +31,9 @@ from graphflops.versions.revisions import ModelFile
 
 
 def _told(own: OpenSizes, every: Sequence[OpenSizes], name: str) -> list[tuple[str, Dim | None]]:
-    """The axes of a program that tell a size, each with what it is of it; None for the size itself.
+    """The axes of a program that determine a size, each as a formula of it; None for the size itself.
 
-    A symbol that only another program has is told by the axis at which it stands there. A name that no program has goes to
+    A symbol that only another program has is looked up by the axis that it has there. A name that no program has goes to
     all of them, which then say what they have.
     """
     if own.places(name) or not any(one.places(name) for one in every):
@@ -77,8 +77,8 @@ def compare(
     The options are those of `graphflops.analyze`; a size has one value and one name in both models, and both run by one
     execution: on a device, a file of PyTorch beside an ONNX file as a graph.
 
-    Raises FileError for a file that cannot be read, ModelError where given sizes contradict a model, OptionError for an
-    option with a saved report, DimError where a formula grows too large.
+    Raises FileError for a file that cannot be read, ModelError if given sizes contradict a model, OptionError for an
+    option with a saved report, DimError if a formula grows too large.
     """
     sides = [_file_or_program(side) for side in (old, new)]
     with ExitStack() as stack:
@@ -113,7 +113,7 @@ def _compared(
 def _as_graphs(
     reports: list[Report], models: Sequence[Any], sizes: Sequence[dict[str, Any]], given: dict[str, Any]
 ) -> list[Report]:
-    """The reports, of graphs where by default a file of PyTorch runs eagerly and an ONNX file beside it as a graph."""
+    """The reports; if by default one would run eagerly and the other as a graph (an ONNX file), both are of graphs."""
     if len({report.execution for report in reports}) == 1:
         return reports
     return [
@@ -127,7 +127,7 @@ _LONGEST = 1_000_000  # elements of a parameter that is looked at
 
 
 def _uniform(model: Any, model_name: str | None) -> Callable[[str], float | None]:
-    """What finds vectors of one number in a model, which is read again when it is first asked."""
+    """A function that finds vectors of one number in a model, which is read again at the first call."""
 
     @cache
     def contents() -> Callable[[str], Stored | None]:
@@ -138,7 +138,7 @@ def _uniform(model: Any, model_name: str | None) -> Callable[[str], float | None
         return found or (lambda name: None)
 
     def number(name: str) -> float | None:
-        """The number where what is stored by that name is a vector of nothing else; axes of one do not count."""
+        """The number that fills the stored vector of this name, None for other tensors; axes of length one do not count."""
         stored = contents()(name)
         if stored is None:
             return None

@@ -23,20 +23,20 @@ class JointSize(Record, frozen=True):
 
     name: str  # in every quantity of the comparison
     where: tuple[str, ...]
-    # Its name in that program, as `after`, the number that program fixes it at, or None where there is no such size.
+    # Its name in the old program, the number that it is fixed at, or None if there is no such size; `after` likewise.
     before: str | int | None
     after: str | int | None
     value: int | None  # what both programs are compared at; None if not known, or if each has its own
-    # What it is in that program, as `after_value`, by its own file or the user; these may differ.
+    # Its value in the old program, by its file or the user; `after_value` likewise, and it may differ.
     before_value: int | None
     after_value: int | None
     assumed: bool = False  # `value` is an assumption, because neither program has a value or an example
-    minimum: int | None = None  # of the values that both programs were exported for, as `maximum`
+    minimum: int | None = None  # of the values that both programs were exported for, like `maximum`
     maximum: int | None = None
     # The size of each axis that is an expression of this one
     computed: Mapping[str, Dim] = {}
-    axis: str = ""  # the one of them by which people read the size, "" where they read its own name
-    # What the size of that program is, as `after_as`, where that is another one: the two may be `2*n` and `3*n`.
+    axis: str = ""  # the one of these axes that people read for the size, "" if they read its name
+    # The old program's size as a formula of this one, if they differ: the two may be `2*n` and `3*n`. `after_as` likewise.
     before_as: Dim | None = None
     after_as: Dim | None = None
 
@@ -146,7 +146,7 @@ class Figure(Record, frozen=True):
 class Fact(Record, frozen=True):
     """One difference of a module, each side as its program spells it; "" if that side has none."""
 
-    # type: the module's type. unknown: of a call of the operator `what` the cost is known on one side only. operator:
+    # type: the module's type. unknown: the cost of a call of the operator `what` is known on one side only. operator:
     # another operator in a call's place. fused: of an export, the module that the work came from, or the one that it went
     # to. heads: of an attention, `what` says which. mask: matrix FLOPs that a mask hides. operand: one that is new or gone,
     # `what` says which. dtype, shape: of an operand or result. shared: the modules that the parameter `what` is shared with.
@@ -174,8 +174,8 @@ class ModuleChange(Record, frozen=True):
     after: str | None
     before_type: str  # as the file records it, as `after_type`; "" where unknown or absent
     after_type: str
-    # `WORK` (with a joint graph's backward) and "parameters": of its own calls only, the modules in it being entries of
-    # their own; where `whole`, of everything in it, which is then listed nowhere else. So all entries and the unchanged
+    # `WORK` (with a joint graph's backward) and "parameters": of its own calls only, since the modules in it are entries of
+    # their own; if `whole`, of everything in it, which is then listed nowhere else. So all entries and the unchanged
     # modules sum to the totals.
     figures: Mapping[str, Figure]
     # `WORK` of the gradients, where both reports have a training step; else empty.
@@ -220,7 +220,7 @@ class Cause(Record, frozen=True):
     """Entries that changed for one reason."""
 
     folds: tuple[Fold, ...]
-    # Those that changed in all of them, the most telling first; () for an entry with a reason of its own.
+    # The sizes that changed in all of them, the most telling first; () for an entry with a reason of its own.
     sizes: tuple[Resized, ...]
     place: str  # the module around them, "" for the whole model
     times: int  # how many modules that stands for
@@ -257,8 +257,8 @@ class Crossing(Record, frozen=True):
 
     quantity: str  # a name of `WORK` or "peak_bytes"
     size: str
-    # The smallest value of the size from which on it is `more` (else less); the other sizes are at their values. Looked for
-    # between the bounds that both programs were exported for.
+    # The smallest value of the size from which on the total is more (`more`) or less; the other sizes have their values.
+    # Searched within the bounds that both programs were exported for.
     at: int
     more: bool
 
@@ -325,7 +325,7 @@ class Comparison(Rendered, Record, frozen=True):
     totals: Mapping[str, Mapping[str, Figure]]
     dtypes: tuple[DtypeChange, ...]  # parameters by element type, all of them where any changed
     inputs: tuple[InputChange, ...]  # those whose type changed
-    growth: tuple[GrowthChange, ...]  # totals that grow otherwise, the most telling first
+    growth: tuple[GrowthChange, ...]  # totals that grow to another degree, the most telling first
     crossings: tuple[Crossing, ...]  # totals whose delta changes its sign with a size
     modules: tuple[ModuleChange, ...]  # those that are not as they were, by |delta|, the largest first
     unchanged: int  # how many modules are not listed

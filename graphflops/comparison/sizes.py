@@ -17,7 +17,7 @@ from graphflops.report import Named, Report, SymbolInfo
 from graphflops.report.size_names import AXIS, called
 from graphflops.tensor import TensorType
 
-_NUMBERED = re.compile(r"[su]\d+(_new\d*)?")  # as torch names sizes: a name of the user's own reads better
+_NUMBERED = re.compile(r"[su]\d+(_new\d*)?")  # as torch names sizes; a name of the user's own reads better
 _OF_BOTH = "s0"  # a size that both programs have multiples of
 _FARTHEST = 2**62
 
@@ -29,7 +29,7 @@ class Renamed:
     """Substitutes joint sizes into the quantities of one program; each distinct quantity once."""
 
     def __init__(self, names: Mapping[str, Dim], called: Mapping[str, str]) -> None:
-        self.called = called  # what people read for the sizes of that program
+        self.called = called  # the name that people read for each size of that program
         self._names = {name: size for name, size in names.items() if size is not symbol(name)}
         self._known: dict[Dim, Dim] = {}
 
@@ -171,7 +171,7 @@ def _joint(
     )
 
 
-# What one program knows of a size: the user's value, a fixed number, the export's example, an assumed value.
+# What one program states about a size: the user's value, a fixed number, the export's example, an assumed value.
 _Known = tuple["int | None", "int | None", "int | None", "int | None"]
 
 
@@ -247,7 +247,7 @@ def _classes(old: Report, new: Report, axes: tuple[_Axes, _Axes]) -> list[_Class
             unite(*places)
     for name in old.symbols:
         alone = (1, name) in group and len(group[0, name]) == len(group[1, name]) == 1
-        # One of the name at another axis is another size.
+        # If both have an axis, and these differ, equal names are two sizes.
         if alone and not all(name in side.of for side in axes):
             unite((0, name), (1, name))
     classes = []
@@ -264,9 +264,9 @@ def _classes(old: Report, new: Report, axes: tuple[_Axes, _Axes]) -> list[_Class
 def _common_scales(
     ours: tuple[int, int], theirs: tuple[int, int], infos: Sequence[SymbolInfo | None]
 ) -> tuple[_Scale, _Scale] | None:
-    """What two sizes are of one where `a * old + b` equals `c * new + d`; None where that is never so.
+    """The two sizes as multiples of one, so that `a * old + b` equals `c * new + d`; None if they are never equal.
 
-    infos: of both; a value that the user gave has to be among those that they then have.
+    infos: of both symbols; None too if a value that the user gave would then be impossible.
     """
     if min(ours[0], theirs[0]) < 1:
         return None
@@ -292,9 +292,9 @@ def _fixed(names: Iterable[str], theirs: _Axes, ours: _Axes) -> int | None:
 
 
 def _joint_names(classes: Sequence[_Class], called: tuple[Mapping[str, str], Mapping[str, str]]) -> list[str]:
-    """One name for each class: the old program's, unless that is an axis and the new program has a name of the user's.
+    """One name for each class: the old program's, unless it is made up or an axis, and the new program's is not.
 
-    called: what people read for the sizes of either program.
+    called: the names that people read, for each program.
     """
     chosen: dict[str, None] = {}
     tries: Counter[str] = Counter()

@@ -1,8 +1,8 @@
-"""What one program computes with and what it only looks up; and each trained parameter of it in its export.
+"""The constants and the input-dependent calls of a program, and what became of each trained parameter in an export.
 
 A value is constant if it follows from stored tensors and sizes alone, as positions do. An export check compares the
-constants that calls on other values use: before those calls a transposed, folded or dequantized weight looks different,
-there it does not. A parameter is found by name, by module, as a part, or folded into another.
+constants at the calls that use them: there a weight looks the same, however the export transposes, folds or dequantizes it
+before. A parameter is found by name, by module, as a part, or folded into another.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ConstantUse(Record, frozen=True):
     roots: tuple[str, ...]  # the stored tensors it follows from
     shape: tuple[Dim, ...]
     dtype: DType
-    computed: bool  # whether there is more than views between the roots and the use
+    computed: bool  # whether calls other than views lie between the roots and the use
 
     @property
     def numel(self) -> Dim:
@@ -43,19 +43,19 @@ class ConstantUse(Record, frozen=True):
 
 
 class Constants(Struct):
-    """The constants of a program and the calls that are not."""
+    """The constants of a program, and the calls that depend on its inputs."""
 
     rows: list[Row] = []  # calls whose results depend on the program's inputs
     folded: list[Row] = []  # others with matrix work
     # Calls with matrix work that no result of the program depends on.
     unused: list[Row] = []
-    # The file records no module; they are read from names, which optimizers of graphs change.
+    # The file records no modules: they are guessed from names, which graph optimizers change.
     modules_guessed: bool = False
     uses: list[ConstantUse] = []  # each constant by each module whose calls use it
     types: dict[str, tuple[tuple[Dim, ...], DType]] = {}  # by name of a stored tensor
 
     def trained(self) -> list[ConstantUse]:
-        """Uses of parameters, if torch.export wrote the program; uses of all stored tensors if names do not show that.
+        """Uses of parameters if the names show them (torch.export), else uses of all stored tensors.
 
         The first root of each is a parameter.
         """
@@ -79,7 +79,7 @@ def plain(name: str) -> str:
 
 _UNEXPLAINED = ("work", "element_types", "parameters_lost", "weight_shapes", "unknown", "cannot_run")
 _COSTLY = ("sizes_fixed", "attention_unfused", "heads_expanded")
-# What else becomes of parameters, in the ledger's order.
+# Other things that become of parameters, in the order of the ledger.
 _OTHERS: tuple[LedgerKind, ...] = (
     "batch_norms_folded", "shifts_left_out", "parameters_folded", "weights_packed", "weights_shared",
     "weights_split", "weights_quantized", "constants_lifted",
@@ -94,7 +94,7 @@ def entry(kind: LedgerKind, names: Iterable[str], before: str = "", after: str =
 
 
 class Matcher:
-    """Pairs the uses of constants in two programs. uniform: the number of a vector of the old that holds nothing else."""
+    """Pairs the uses of constants in two programs. uniform: the number that fills an old vector."""
 
     def __init__(self, old: Constants, new: Constants, uniform: Callable[[str], float | None]) -> None:
         self.old, self.new, self.uniform = old, new, uniform
@@ -102,7 +102,7 @@ class Matcher:
         self.shapes: list[tuple[str, str, str]] = []  # name, before, after
         self.dtypes: dict[tuple[str, str], list[str]] = defaultdict(list)  # by before and after
         self.left = old.trained()
-        # Constants that may stand for a parameter, even if integers, as a quantizer stores them.
+        # Constants that may stand for a parameter; integers too, since quantizers store them.
         self.free = [use for use in new.uses if use.roots and use.dtype.name not in ("bool", "int64")]
         self.all = tuple(self.free)
         self.partners: dict[str, set[str]] = defaultdict(set)
@@ -122,7 +122,7 @@ class Matcher:
             yield from entry(kind, self.found[kind])
 
     def _lost(self) -> list[str]:
-        """The parameters that nothing in the export stands for; what became of the others is noted."""
+        """The parameters that nothing in the export stands for. Notes what became of the others."""
         norms = _norms(self.old.rows)
         gone = norms.keys() - _norms(self.new.rows).keys()
         aside = [use for use in self.left if use.module in gone]
@@ -193,7 +193,7 @@ class Matcher:
                 self.dtypes[before[1].name, after[1].name].append(name)
 
     def _share(self) -> None:
-        """Parameters for which the export uses one, in the same module, that another parameter was paired with."""
+        """Pairs parameters with a constant of the same module that already stands for another parameter."""
         rest = []
         for ours in self.left:
             here = (one for one in self.all if one.module == ours.module and one not in self.free)
@@ -205,7 +205,7 @@ class Matcher:
         self.left = rest
 
     def _is_taken_here(self, theirs: ConstantUse, ours: ConstantUse) -> bool:
-        """Whether another parameter of the same module, with other contents, is what this export's constant stands for."""
+        """Whether the constant already stands for a parameter of the same module with other contents."""
         number = self.uniform(ours.roots[0])
         return any(
             theirs.value in self.partners.get(other.value, ())
@@ -215,7 +215,7 @@ class Matcher:
         )
 
     def _pack(self) -> None:
-        """Parameters of a module joined to one, or one cut into several."""
+        """Pairs several parameters with one constant (joined), or one parameter with several (cut)."""
         for theirs in sorted(self.free, key=lambda one: -_int(one.numel)):
             self._packed(_parts(self.left, theirs), [theirs])
         for ours in list(self.left):
@@ -230,8 +230,8 @@ class Matcher:
     def _fold_norms(self, aside: Iterable[ConstantUse], norms: Mapping[str, Row]) -> None:
         """Batch norms whose product has a bias in the export are folded into it; the parameters of other norms are lost.
 
-        Norms that were never trained have a bias of zeros, which an exporter omits: then the bias is read, or no product has
-        one.
+        Norms that were never trained have a bias of zeros, which an exporter omits: so a norm is also folded if its bias is
+        read as zero, or if no product has a bias.
         """
         makers = {named.name: row for row in self.old.rows for named in row.outputs}
         found = grouped((use.module, use) for use in aside)
@@ -264,9 +264,9 @@ class Matcher:
 
 
 def _shapes(use: ConstantUse, side: Constants) -> list[tuple[Dim, ...]]:
-    """The shape of the stored tensor that a constant follows from, and its own shape if there is more than views in between.
+    """The shape of the stored tensor that a constant follows from, and its own shape if calls other than views lie between.
 
-    A view that repeats what is stored counts as more: an exporter may store the repeats.
+    A view that repeats elements counts as such a call: an exporter may store the repeats.
     """
     stored = side.types[use.roots[0]][0]
     is_repeated = _int(use.numel) > _int(prod(stored))
@@ -299,7 +299,7 @@ def _near(one: str, other: str) -> bool:
 
 
 def _parts(uses: Iterable[ConstantUse], whole: ConstantUse) -> list[ConstantUse]:
-    """Constants in or around the module of one that come to as many elements: equal ones, else all."""
+    """Constants in or around the module of `whole` that together have as many elements: equal ones, else all."""
     near, elements = [use for use in uses if _near(use.module, whole.module)], _int(whole.numel)
     sizes = [_int(use.numel) for use in near]
     for size in dict.fromkeys(sizes):

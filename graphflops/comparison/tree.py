@@ -19,13 +19,13 @@ from graphflops.report import Report
 class ComparedModule(ModuleNode):
     """A module of one program, with what is inside it."""
 
-    kind: str = ""  # without the package, which exporters and moves between files change
+    kind: str = ""  # the type without its package, which exporters and moves between files change
     rows: list[int] = field(default_factory=list)  # of its own calls in program order
     calls: list[tuple[int, int]] = field(default_factory=list)  # (row, kind) of those that cost something
     first: int | None = None  # the first call inside it, as a row of the report
-    mark: Hashable = ()  # what its own calls are compared by
+    mark: Hashable = ()  # the key by which its own calls are compared
     signature: int = -1  # equal for modules that are equal from here down except for their own names
-    size: int = 1  # modules from here down, like the next but one
+    size: int = 1  # modules from here down; `counts` has their calls
     own: Counts = ()  # its own calls by kind
     counts: Counts = ()
     holds: int = 0  # elements of parameters from here down
@@ -94,11 +94,11 @@ Counts = tuple[tuple[int, int], ...]  # calls by kind, in the order of the kinds
 class InternedCalls:
     """Numbers for the distinct calls of both programs, and sums of their costs.
 
-    Calls without cost have number None: one view more does not change a module.
+    Calls without cost have the number None: an additional view does not change a module.
     """
 
     def __init__(self, value: Callable[[Dim], int | None]) -> None:
-        # Whether it is unknown, and costs in joint sizes.
+        # By number: whether the cost is unknown, and the costs in joint sizes.
         self.kinds: list[tuple[bool, tuple[Cost, Cost]]] = []
         self._value = value
         self._numbers: dict[Hashable, int] = {}

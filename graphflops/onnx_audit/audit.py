@@ -20,7 +20,7 @@ from graphflops.report.size_names import in_prose
 from graphflops.view import Call
 
 _PER_CODE = 5  # findings of one code that a table shows
-# A fact about a call is reported once: not by the first code where one of the others reports that call.
+# A fact about a call is reported once: the code on the left is dropped if one on the right reports that call.
 _REPORTED_BY = {
     "GF101": ("GF118", "GF206", "GF207"),
     "GF204": ("GF118", "GF207"),
@@ -30,7 +30,7 @@ _REPORTED_BY = {
 
 
 class Fix(NamedTuple):
-    """A finding, and the changes of the file that mend it; () where only a person can."""
+    """A finding, and the changes of the file that fix it; () if only a person can."""
 
     finding: Finding
     edits: tuple[Edit, ...] = ()
@@ -96,9 +96,9 @@ def audit(
 
 
 def _fixes(model: Model, codes: Collection[str] | None) -> list[Fix]:
-    """The findings of all checks, or of those with these codes, with their neighbours and sizes by people's names.
+    """The findings of all checks, or of those with these codes, with neighbours, and sizes by the names that people read.
 
-    Where a check itself fails, that is its one finding, an error, and the others go on.
+    A check that itself fails gives one finding, an error; the other checks go on.
     """
     seen: dict[Check, list[Observation]] = {}
     found: list[Fix] = []
@@ -107,7 +107,7 @@ def _fixes(model: Model, codes: Collection[str] | None) -> list[Fix]:
             continue
         try:
             seen[check] = [each for each in check.run(model) if not _negligible(each, model)]
-        except Exception as error:  # noqa: BLE001 - whatever a check stumbles over in a file of unknown origin
+        except Exception as error:  # noqa: BLE001 - a file of unknown origin may raise anything
             what = f"{type(error).__name__}: {error} ({innermost(error.__traceback__)})"
             text = f"the check itself failed, so that its findings are missing: {shown(what, 300)}"
             advice = "look at what the check is for, and report it"
@@ -127,7 +127,7 @@ def _fixes(model: Model, codes: Collection[str] | None) -> list[Fix]:
 
 
 def _results(at: object) -> tuple[str, ...]:
-    """The names of the results of a call, which tell it from all others."""
+    """The names of the results of a call, which identify it."""
     if at is None:
         return ()
     outputs = at.node.outputs if isinstance(at, Call) else at.output  # type: ignore[attr-defined]
@@ -148,7 +148,7 @@ def audit_findings(models: Iterable[ModelFindings]) -> Findings:
 
 
 def _negligible(observation: Observation, model: Model) -> bool:
-    """True if it costs something, but a negligible share of the whole."""
+    """True if it costs something, but only a negligible share of the whole."""
     flops, held = observation.flops, (observation.bytes or 0) + observation.stored
     if observation.is_small or not (flops or held):
         return False

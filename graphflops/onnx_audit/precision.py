@@ -1,6 +1,6 @@
 """Calls computed in a wider type than intended, quantization without effect, several calls where one would do.
 
-Of attention: written as several calls, and keys and values that are copied for the heads that share them.
+Also attention: written as several calls, or with keys and values copied for the heads that share them.
 """
 
 from __future__ import annotations
@@ -178,9 +178,9 @@ def expanded_keys(model: Model) -> Iterator[Observation]:
 
 
 def _fused(group: Spelled, seen: Observation, model: Model, gone: set[int]) -> Observation:
-    """The observation with the changes that make one call of an attention, and what that saves; without, where none do.
+    """The observation with the changes that make one call of an attention and what that saves; unchanged if none can.
 
-    gone: places of calls that other fixes leave out, to which these are added.
+    gone: places of calls that other fixes remove; those that this one removes are added.
     """
     types, turned = model.view.types, group.first.operand(1)
     scale, masks = _scores(group, model)
@@ -214,7 +214,7 @@ def _fused(group: Spelled, seen: Observation, model: Model, gone: set[int]) -> O
 
 
 def _scores(group: Spelled, model: Model) -> tuple[float, list[str]]:
-    """What scales the scores and the mask added to them; 0 where anything else lies between the products and the softmax."""
+    """The scale of the scores and the masks added to them; the scale is 0 if calls before the softmax do more."""
     scale, masks = 1.0, list[str]()
     for call in group.between:
         role, typed, number = role_of(call), model.typed(call.operands[-1]), None
@@ -231,7 +231,7 @@ def _scores(group: Spelled, model: Model) -> tuple[float, list[str]]:
 
 
 def _shared(call: Call, seen: Observation, model: Model) -> Observation:
-    """The observation with the change that lets an Attention read what its keys and values are copies of."""
+    """The observation with the change that lets an Attention read the keys and values before they are copied."""
     types, edits, gone = model.view.types, list[Edit](), set[int]()
     moved: Dim = 0
     stored = 0

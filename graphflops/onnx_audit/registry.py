@@ -1,6 +1,6 @@
-"""What checks look at, the model under audit, and how they say what they find.
+"""What checks read (the model under audit) and what they return (observations).
 
-A check is a function under a stable code, its docstring the explanation that users read.
+A check is a function under a stable code; its docstring is the explanation that users read.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class File:
 
     @cached_property
     def folder(self) -> str:
-        """Where the data lie that the file keeps outside of itself."""
+        """The folder of the file's external data."""
         return os.path.realpath((self.beside or self.path).parent)
 
     @cached_property
@@ -86,7 +86,7 @@ class Model(File):
 
     graph: Graph  # empty if the file is no valid program
     report: Report
-    problem: str  # why it is none; "" for a valid one
+    problem: str  # why the file is no valid program; "" for a valid one
 
     @cached_property
     def view(self) -> View:
@@ -98,7 +98,7 @@ class Model(File):
         return self.view.types.get(name)
 
     def said(self, code: str, calls: Mapping[str, Call] | None = None) -> Iterator[Observation]:
-        """What the reader and the analysis say under a code. calls: those by name that it is said of."""
+        """The diagnostics of the reader and the analysis with a code. calls: by name, the calls that they may be about."""
         found = [one for one in self.report.diagnostics if one.code == code]
         return (Observation(one.message, (calls or {}).get(one.node)) for one in found)
 
@@ -107,7 +107,7 @@ class Model(File):
     def at(self, quantity: Dim | None) -> int:
         """A quantity at the sizes of the report, for checks that compare costs; 0 for None.
 
-        Sizes without a value, which only data can tell or which --open leaves open, are taken at OTHER within their range.
+        Sizes without a value (data-dependent, or left open by --open) count as OTHER, within their range.
         """
         if quantity is None or isinstance(quantity, int):
             return quantity or 0
@@ -122,9 +122,9 @@ class Model(File):
         return min(max(OTHER, info.minimum or 0), info.maximum or OTHER)
 
     def freed(self, call: Call, kept: Collection[str] = (), gone: set[int] | None = None) -> Freed:
-        """What leaving a call out saves: it, and the calls and stored tensors that only it needs.
+        """What removing a call saves: the call, and the calls and stored tensors that only it needs.
 
-        kept: values that stay. gone: places of calls that are left out before, to which these are added.
+        kept: values that stay. gone: places of calls that other fixes remove; those removed here are added.
         """
         gone = set() if gone is None else gone
         gone.add(call.place)
@@ -161,7 +161,7 @@ class Model(File):
     def saving(
         self, text: str, call: Call, saved: Freed, *edits: Edit, exact: bool = True, graded: bool = True
     ) -> Observation:
-        """The observation that leaving a call out, or a change that does as much, saves this."""
+        """The observation that removing a call, or an equivalent change, saves this."""
         severity = self.graded(saved.flops, saved.bytes) if graded else None
         return Observation(text, call, saved.flops, saved.bytes, severity, edits, exact, saved.stored)
 
@@ -199,13 +199,13 @@ Reads = Literal["file", "graph", "report"]
 class Edit(NamedTuple):
     """One change of the file, a part of a fix. Values are named as in the program."""
 
-    # instead: what uses `value`, and the program where it returns it, uses `other`, which holds the same.
-    # operand: the call that makes `value` takes `other` as its first operand; numbers: the order of axes that it then puts.
-    # stored: `value` is computed once and stored. scalar, vector: it is this int64, or these, stored as well.
-    # dropped: `value`, which nothing uses, is removed with what makes it. functions: so are functions that nothing calls.
+    # instead: all uses of `value`, among the program's results too, become uses of `other`, which holds the same.
+    # operand: the call that makes `value` takes `other` as its first operand; numbers: its new order of axes.
+    # stored: `value` is computed once and stored. scalar, vector: `value` becomes a stored int64, or several: `numbers`.
+    # dropped: the unused `value` is removed with the call that makes it. functions: uncalled functions are removed.
     # undeclared: the file no longer states the type of `value`. sized: it states the size numbers[1] for axis numbers[0].
     # folded: the batch norm that makes `value` becomes part of the convolution before it.
-    # attention: one Attention of `operands`, whose scores it multiplies by `scale`, makes `value`.
+    # attention: `value` is made by one Attention of `operands`, with its scores multiplied by `scale`.
     kind: (
         Literal["instead", "operand", "stored", "scalar", "vector", "dropped"]
         | Literal["functions", "undeclared", "sized", "folded", "attention"]
@@ -225,10 +225,10 @@ class Observation(NamedTuple):
     flops: Dim | None = 0  # what it costs in one run, like the bytes
     bytes: Dim | None = 0
     severity: Severity | None = None  # None for the check's own severity
-    edits: tuple[Edit, ...] = ()  # what fixes it, all of them or none; () where only a person can
+    edits: tuple[Edit, ...] = ()  # the changes that fix it, all or none; () if only a person can
     exact: bool = True  # whether results stay the same bit for bit
     stored: int = 0  # bytes of stored tensors
-    is_small: bool = False  # it is told although it costs next to nothing
+    is_small: bool = False  # reported although it costs next to nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ class Check:
     name: str
     kind: Kind
     severity: Severity  # of its observations that state none of their own
-    advice: str  # what the user should do, one sentence; "" where the last paragraph of the docstring says it
+    advice: str  # what the user should do, one sentence; "" if the last paragraph of the docstring says it
     # "file" for a check of the file's content, "graph" for one of a valid program, "report" for one of times.
     reads: Reads
     run: Callable[[Any], Iterable[Any]]

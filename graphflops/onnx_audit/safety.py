@@ -226,7 +226,7 @@ def _escape(location: str, folder: str) -> str:
 
 
 def _texts(model: Model, *, traces: bool = False) -> Iterator[tuple[tuple[str, Any], str | bytes]]:
-    """Texts of the file, each with what it is and its holder; stack traces of exporters only with `traces`."""
+    """Texts of the file, each with its kind and its holder; stack traces of exporters only with `traces`."""
     proto = model.proto
     for holder in (proto, *model.graphs, *proto.functions, *model.nodes):
         if holder.doc_string:

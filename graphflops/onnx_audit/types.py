@@ -1,6 +1,6 @@
-"""Types: operands that contradict one another, and declarations of the file that are wrong; how weights are stored.
+"""Types: contradicting operands and wrong declarations; how weights are stored.
 
-Only here are weights read that lie inside of the file.
+Only this module reads weights that are inside the file.
 """
 
 from __future__ import annotations

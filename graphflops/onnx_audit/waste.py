@@ -10,7 +10,7 @@ from graphflops.onnx_audit.registry import Edit, Freed, Model, Observation, chec
 from graphflops.tensor import DType, TensorType, flat
 from graphflops.view import Call
 
-_GROWTH = 4  # a larger growth, from operands to result: the constant is stored small on purpose
+_GROWTH = 4  # if the result is larger by more, the constant is stored small on purpose
 # Mantissa, exponent bits.
 _FLOATS = {"float16": (11, 5), "bfloat16": (8, 8), "float32": (24, 8), "float64": (53, 11)}
 
@@ -37,7 +37,7 @@ def constant_computed(model: Model) -> Iterator[Observation]:
         freed = model.freed(call, (), gone)
         if not model.at(freed.bytes):
             continue
-        # Runtimes without half precision leave such a rounding out, and compute with what is stored.
+        # Runtimes without half precision skip such a rounding and compute with the stored values.
         exact = not any(_narrows(model.view.calls[place], model) for place in gone - before)
         text = f"{shown(call.name)} computes the same {result} from constants in every run"
         results = [name for name in call.node.outputs if name]
@@ -56,7 +56,7 @@ def sizes_computed(model: Model) -> Iterator[Observation]:
     """
     gone: set[int] = set()
     found: list[Observation] = []
-    for call in reversed(model.view.calls):  # what only a later one needs goes with it
+    for call in reversed(model.view.calls):  # a call that only later ones need goes with them
         if call.place in gone or not _computes_sizes(call, model):
             continue
         typed, freed = model.view.types[call.result], model.freed(call, (), gone)
@@ -78,7 +78,7 @@ def does_nothing(model: Model) -> Iterator[Observation]:
     gone: set[int] = set()
     stays: set[str] = set()
     found: list[Observation] = []
-    for call in reversed(model.view.calls):  # what only a later one needs goes with it
+    for call in reversed(model.view.calls):  # a call that only later ones need goes with them
         if call.row.state != "counted" or call.place in gone:
             continue
         added = _adds_nothing(call, model)
@@ -86,7 +86,7 @@ def does_nothing(model: Model) -> Iterator[Observation]:
         if kept:
             text = f"{shown(call.name)} ({shown(call.operator.word)}) returns its operand unchanged"
             stays.add(kept)
-            # -0 + 0 is 0, so that leaving an addition out may change the sign of a zero.
+            # -0 + 0 is 0, so removing an addition may change the sign of a zero.
             exact = not (added and call.operator.name == "add" and model.view.types[kept].dtype.is_floating)
             freed, edit = model.freed(call, stays, gone), Edit("instead", call.result, kept)
             found.append(model.saving(text, call, freed, edit, exact=exact))
@@ -189,7 +189,7 @@ def materialized_broadcast(model: Model) -> Iterator[Observation]:
             continue
         if all(_broadcasts(user, call.result, result, model) for user in users):
             text = f"{shown(call.name)} writes {source} out as {result}"
-            # Of two operands of one call, only one can be left to broadcast.
+            # If a call has two expanded operands, only one of them can be left to broadcasting.
             alone = claimed.isdisjoint(user.place for user in users)
             edits = [Edit("instead", call.result, call.value("x"))] if alone else []
             claimed.update(user.place for user in users)
@@ -199,7 +199,7 @@ def materialized_broadcast(model: Model) -> Iterator[Observation]:
 
 
 def _constants(model: Model) -> tuple[dict[str, Call], set[str]]:
-    """Values that depend on stored tensors only, by name, each with its call; those that do once known sizes are stored."""
+    """By name, values that depend only on stored tensors, each with its call; and those that do once sizes are stored."""
     folded: dict[str, Call] = {}
     sized = set[str]()
     for call in model.view.calls:
@@ -231,7 +231,7 @@ def _narrows(call: Call, model: Model) -> bool:
 
 
 def _computes_sizes(call: Call, model: Model) -> bool:
-    """True if a call makes a known int64, or a list of some, of what is not stored, and the user gave no size."""
+    """True if a call computes known int64 sizes from values that are not stored, and the user gave no size."""
     typed = model.typed(call.result)
     operands = [name for name in call.operands if name]
     if any(info.given_by == "user" for info in model.report.symbols.values()):
@@ -243,7 +243,7 @@ def _computes_sizes(call: Call, model: Model) -> bool:
 
 
 def _past(first: Call, second: Call, cancel: bool, order: tuple[int, ...] = ()) -> Edit:
-    """The second call works on the operand of the first; where they cancel, its users do."""
+    """The edit by which the second call takes the operand of the first; if they cancel, the second's users take it."""
     source, result = first.value("x"), second.result
     return Edit("instead", result, source) if cancel else Edit("operand", result, source, order)
 
@@ -259,7 +259,7 @@ def order_of(call: Call, model: Model) -> list[int] | None:
 
 
 def _adds_nothing(call: Call, model: Model) -> str:
-    """The operand that a call returns which adds zero, multiplies or divides by one, or the like; "" for any other."""
+    """The operand that a call returns unchanged because it adds zero, multiplies by one, or the like; "" for other calls."""
     op = call.operator
     if op.neutral is None or len(call.operands) < 2 or call.argument("rounding_mode"):
         return ""

@@ -23,9 +23,9 @@ _UNARY_FIRST = frozenset({"Transpose", "Cast", "Reshape"})  # the first operand 
 
 
 def apply(source: str, target: str, folder: str, fixes: Sequence[Sequence[Edit]]) -> list[int]:
-    """Write the file at `source` with the fixes to `target`; the places of those that can be applied.
+    """Write the file at `source` with the fixes to `target`; returns the places of the fixes that could be applied.
 
-    folder: where the data lie that the file keeps outside of itself.
+    folder: the folder of the file's external data.
     """
     model = ir.load(source, format="protobuf")
     ir.external_data.set_base_dir(model.graph, folder)
@@ -39,7 +39,7 @@ def apply(source: str, target: str, folder: str, fixes: Sequence[Sequence[Edit]]
 class _Editor:
     """The values of a model by name, and the changes of them.
 
-    A name that the file uses in several of its nested graphs is no name here: it does not say which value is meant.
+    A name that several nested graphs of the file use is left out, because it is ambiguous.
     """
 
     def __init__(self, model: ir.Model, folder: str) -> None:
@@ -53,7 +53,7 @@ class _Editor:
         self.waiting: dict[str, list[str]] = {"stored": [], "folded": [], "dropped": []}
 
     def apply(self, edits: Sequence[Edit]) -> bool:
-        """Apply all of these, or none: False where a value is not there, or an input or output would be lost."""
+        """Apply all of these, or none: False if a value is not there, or an input or output would be lost."""
         possible = all(edit.kind == "functions" or self._can(edit) for edit in edits)
         for edit in edits if possible else ():
             if edit.kind in self.waiting:
@@ -63,7 +63,7 @@ class _Editor:
         return possible
 
     def finish(self) -> None:
-        """Do at once what takes a session or a rule of a library, and remove what nothing uses any more."""
+        """Apply together the changes that need a session or a library's rule, and remove what became unused."""
         # computed once by onnxruntime's own kernels, and stored under their names
         if names := self.waiting["stored"]:
             values = [self.values[name] for name in names]
@@ -76,7 +76,7 @@ class _Editor:
         # remove what nothing uses any more, and what is to be dropped; what was idle before stays
         wanted = set[int]()
         waiting = [self.values[name] for name in self.waiting["dropped"]]
-        while waiting:  # no output depends on what uses it either
+        while waiting:  # its users reach no output either
             value = waiting.pop()
             wanted.add(id(value))
             waiting += [made for node, _ in value.uses() for made in node.outputs if id(made) not in wanted]
@@ -101,7 +101,7 @@ class _Editor:
                 outside = other.graph is self.model.graph and other.producer() is None
                 if other.graph is not value.graph and not outside:
                     return False  # made in another branch
-                # The result of the program takes the name of the value that it was; another result has a name of its own.
+                # `other` takes the name of the program's result, unless it is stored, an input or another result.
                 return not value.is_graph_output() or not (outside or other.is_graph_output())
             case "operand":
                 return node is not None and not node.domain and node.op_type in _UNARY_FIRST

@@ -1,8 +1,8 @@
 """Fixes an ONNX file as its audit says, and proves the fixed file before it is written.
 
-Each round audits the file and applies the fixes found, since one may show the next. Then onnxruntime runs the file as it was
-and as it is: the safe fixes must leave every result the same bit for bit, the unsafe ones within a tolerance. Where they do
-not, halves of the fixes are tried again, until those that fail are known and left out.
+Each round audits the file and applies the fixes found, since one fix may enable the next. Then onnxruntime runs the original
+and the fixed file: safe fixes must keep every result bit for bit, unsafe ones within a tolerance. If they do not, halves of
+the fixes are tried again, until those that fail are known and left out.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Fixed:
     undone: tuple[tuple[Finding, str], ...]  # those whose fixes were dropped, with reasons
     before: Audit
     after: Audit
-    comparison: Comparison | None = None  # None where no fix holds
-    runs: tuple[Run, ...] = ()  # of onnxruntime; () where it cannot run the file, as `unproven` explains
+    comparison: Comparison | None = None  # None if no fix holds
+    runs: tuple[Run, ...] = ()  # of onnxruntime; () if it cannot run the file, as `unproven` explains
     unproven: str = ""
     difference: float = 0.0  # of any result, as a share of its largest number; 0 for equal bits
     # Sizes that the user gave; the audits leave them open, since fixes must hold at all sizes.
@@ -99,7 +99,7 @@ def fixed(
     codes: of the checks whose findings are fixed, if `kept` keeps them. unsafe: also fixes after which results differ within
     a tolerance. unproven: go on where onnxruntime cannot run the file. seconds: limit of each step in a child process.
     on: a device, and how it runs the program, for the comparison of times. sizes: as for `graphflops.audit`.
-    Raises FileError for a file that has errors, RunError where it cannot be run.
+    Raises FileError for a file that has errors, RunError if it cannot be run.
     """
     names = sizes.get("names")
     before = audit(path, names=names)
@@ -151,7 +151,7 @@ class _Work:
     trials: int = 0
 
     def chosen(self, found: Audit, unsafe: bool, denied: Collection[Key]) -> list[Fix]:
-        """The fixes of the earliest stage that has any, but for those that are denied."""
+        """The fixes of the earliest stage that has any, without those that are denied."""
         kept = {id(finding) for finding in self.kept(found.findings)}
         wanted = [
             fix
@@ -163,7 +163,7 @@ class _Work:
         return [fix for fix, stage in zip(wanted, stages, strict=True) if stage == min(stages)]
 
     def plan(self, sizes: dict[str, int], unproven: bool) -> str:
-        """Find the runs that prove a fix; why there are none, where that is allowed. Raises RunError where it is not."""
+        """Find the runs that prove a fix. Returns why there are none if `unproven` allows that; else raises RunError."""
         try:
             self.runs = self.steps.asked("plan", self.before.path, self.steps.folder, sizes)
         except RunError as error:
@@ -174,7 +174,7 @@ class _Work:
         return ""
 
     def extend(self, unsafe: bool) -> None:
-        """Add all fixes that hold, of the safe ones or of all: those that fail are found by halves."""
+        """Add all fixes that hold, among the safe ones or among all; those that fail are found by bisection."""
         trial, problem = self._tried(unsafe, self.denied)
         if not problem:
             self.best = trial
@@ -196,7 +196,7 @@ class _Work:
                 self.denied |= set(part)
 
     def _tried(self, unsafe: bool, denied: Collection[Key]) -> tuple[_Trial, str]:
-        """The file with all fixes but these, and why it does not hold."""
+        """The file with all fixes except those denied, and why it does not hold, "" if it does."""
         self.trials += 1
         path, folder, left_out = self.before.path, self.steps.folder, set(denied)
         trial = applied = _Trial(path, {}, self.before)

@@ -1,6 +1,6 @@
-"""Runs ONNX files in onnxruntime: constants that are stored, and a file before and after it was fixed. In a child process.
+"""Runs ONNX files in onnxruntime: to compare a file before and after it was fixed, at sizes that it takes.
 
-The steps of a fix that read weights or run calls: each in a child process, which a hostile file may crash or hang.
+The steps of a fix that read weights or run calls are each done in a child process: a hostile file may crash or hang it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from graphflops.view import View
 
 _RUNS = 3
 _SIZES = (2, 5, 1, 16, 24, 33, 64, 96, 128, 224, 384)  # tried for open sizes, the small ones first
-# Of the largest number of a result: what the last bits of float32 and of half precision add up to over a network.
+# Share of the largest number of a result: what the last bits of float32 and half precision add up to over a network.
 _TOLERANCE = {"float64": 1e-6, "float32": 1e-4, "float16": 1e-2, "bfloat16": 4e-2}
 
 
@@ -39,14 +39,14 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, array_like=True):
-    """How the results of two files compare: why they do not hold, "" where they do; the largest relative difference."""
+    """How the results of two files compare: why they do not hold, "" if they do; the largest relative difference."""
 
     problem: str
     difference: float = 0.0
 
 
 def planned(path: str, folder: str, given: Mapping[str, int]) -> list[Run]:
-    """Three runs that the file can do, at different sizes where some are open. Raises RunError where it can do none."""
+    """Three runs that the file can do, at different sizes where some are open. Raises RunError if it can do none."""
     graph, session = onnx.read(path), opened_session(Path(path).read_bytes(), folder, is_alike=True)
     report = analyze(graph, dims=given, fused=False)
     open_sizes = {
@@ -149,11 +149,11 @@ class Steps:
 
     @property
     def folder(self) -> str:
-        """Where the data lie that the file keeps outside of itself."""
+        """The folder of the file's external data."""
         return os.path.dirname(os.path.realpath(self.path))
 
     def asked(self, step: str, *arguments: Any) -> Any:
-        """What a step of `STEPS` finds. Raises RunError where it fails, and FileError where its process does."""
+        """The result of a step of `STEPS`. Raises RunError if the step fails, FileError if its process does."""
         *_, kind = STEPS[step]
         with tempfile.NamedTemporaryFile(prefix="graphflops") as file:
             file.write(msgspec.json.encode(arguments))
@@ -173,6 +173,6 @@ STEPS: dict[str, tuple[str, Any, Any]] = {
 
 
 def done(step: str, arguments: bytes) -> bytes:
-    """Do a step, in the process that was asked to; its arguments and what it finds are JSON."""
+    """Do a step in the child process; its arguments and its result are JSON."""
     function, kind, _ = STEPS[step]
     return msgspec.json.encode(imported(function)(*msgspec.json.decode(arguments, type=kind)))

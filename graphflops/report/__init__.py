@@ -136,7 +136,7 @@ class PhaseMemory(Record, frozen=True):
     phase: MemoryPhase
     device: str  # "" where none is named
     execution: Execution
-    weights: Dim  # like all to workspaces, alive at the peak at the known sizes
+    weights: Dim  # alive at the peak at the known sizes, like all up to workspaces
     buffers: Dim
     inputs: Dim
     activations: Dim  # results of calls, and what is kept for gradients
@@ -145,14 +145,14 @@ class PhaseMemory(Record, frozen=True):
     temporaries: Dim  # buffers of kernels and of the optimizer's step
     workspaces: Dim | None  # of libraries, None where no device is named
     requested_peak: Dim  # their sum, as PyTorch's `requested_bytes`
-    # Of PyTorch's allocator, as the reserved one, None where a size has no value: the requested peak and what the allocator
-    # takes beside it at the known sizes.
+    # Of PyTorch's allocator, like the reserved peak: what it takes for the requested peak at the known sizes; None if a size
+    # has no value.
     allocated_peak: Dim | None
     reserved_peak: Dim | None
     context: int | None  # the driver and the libraries; None where it is not known
     device_total: Dim | None
     peak_node: str  # the call at the peak, "" in the optimizer
-    timeline: Timeline  # all that is held when
+    timeline: Timeline  # which memory is held when
 
     @property
     def taken(self) -> Dim:
@@ -171,7 +171,7 @@ class Exchange(NamedTuple):
     calls: int
     bytes: Dim  # sent in all calls
     seconds: float = 0.0  # that they run
-    exposed: float = 0.0  # that they run and nothing else does
+    exposed: float = 0.0  # in which they run and nothing else does
 
 
 class Coverage(Record, frozen=True):
@@ -224,9 +224,9 @@ class Report(Rendered, Record, frozen=True):
     network: str = ""
     mesh: Mesh | None = None  # the devices of a recorded step; None on one device, and for any other program
     exchanges: tuple[Exchange, ...] = ()  # what a recorded step sends along the mesh
-    # What torch demands of the sizes of inputs, conditions worth 0 or 1 by their text: `x[1] == 12`.
+    # What torch requires of the sizes of inputs: by its text, `x[1] == 12`, a condition whose value is 0 or 1.
     guards: Mapping[str, Dim] = field(default_factory=dict)
-    program: Graph | None = None  # analyzed, for `graph`; None for a saved report, whose JSON has none
+    program: Graph | None = None  # the analyzed one, for `graph`; None for a saved report
 
     def __eq__(self, other: object) -> bool:
         """Whether all is equal but the programs: a saved report has none."""

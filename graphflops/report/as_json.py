@@ -25,12 +25,10 @@ from graphflops.training import Training
 from graphflops.version import __version__
 
 SCHEMA: Literal[1] = 1
-# Of a report, which `_document` does not derive.
+# Fields of a report that `_document` does not derive.
 _APART = ("totals", "backward", "optimizer", "step_time", "program")
 _PHASES = ("backward", "optimizer", "step")
-_UNDERIVED = frozenset(
-    {"schema", "tool", "conventions", "origin"}
-)  # which files of other versions say otherwise
+_UNDERIVED = frozenset({"schema", "tool", "conventions", "origin"})  # files of other versions differ in these
 _FORMS = {
     Cost: Form(computed={"macs": "matrix_flops"}, always=True, lenient=True, is_shared=True),
     Coverage: Form(computed={"nodes": ""}),
@@ -56,7 +54,7 @@ def encoded(report: Report) -> bytes:
 
 
 def _stated(report: Report) -> Any:
-    """All that the report says, what follows from the rest included, as the object that is its JSON."""
+    """The object that is the report's JSON, with the figures that follow from the rest."""
     document, session, rates = _document(), Session(report.values), throughput(report)
     phases = {"backward": report.backward, "optimizer": report.optimizer, "step": report.step()}
     totals = {
@@ -109,7 +107,7 @@ def decoded(data: bytes) -> Report:
 
 
 def _elsewhere(said: object, follows: object, where: str = "") -> str:
-    """Where a report says something else than follows from the rest of it; "" for nowhere, and where it says nothing."""
+    """Where a report contradicts what follows from the rest of it; "" if nowhere. Figures left out contradict nothing."""
     if said == follows or said is msgspec.UNSET or where in _UNDERIVED:
         return ""
     parts: Iterable[tuple[object, object, object]] = ()
@@ -162,7 +160,7 @@ class _Document(msgspec.Struct, frozen=True):
         }
 
     def read_totals(self, session: Session, found: Any) -> Any:
-        """The totals of a phase; None where the report has no such phase."""
+        """The totals of a phase; None if the report has no such phase."""
         if found is msgspec.UNSET:
             return None
         assert self.time.kind.read is not None
@@ -196,7 +194,7 @@ def _document() -> _Document:
 
 
 def left_out(kind: Kind, empty: Any = None, said: Any = msgspec.UNSET) -> Kind:
-    """The kind of a key for which `said` stands where its value is empty; by default it is left out."""
+    """The kind of a key that is written as `said` if its value is empty; by default the key is left out."""
     write, read = kind.write, kind.read
     assert write is not None
     assert read is not None

@@ -1,6 +1,6 @@
-"""Contradictions: what a file says twice, differently, so that no total of it can be relied on.
+"""Contradictions: facts that a file states twice, differently, so that its totals cannot be relied on.
 
-A program may record shapes that its operators cannot give, a table of weights may tell other sizes than the program, and a
+A program may record shapes that its operators cannot give, a table of weights may state other sizes than the program, and a
 saved report other totals than its rows. Each is a diagnostic; `--strict` and budgets fail where there is one. They also fail
 where sizes follow from nothing but what the file declares.
 
@@ -22,14 +22,14 @@ from graphflops.report import ENTRIES, HELD, PEAKS, Diagnostic, Report, Timeline
 from graphflops.report.timeline import CallTime, PhaseTime
 from graphflops.tensor import TensorType, dtype_named
 
-# Docs/report.md says of each what is told twice.
+# docs/report.md says for each code which fact is stated twice.
 _CODES = frozenset(
     {"GF102", "GF103", "GF105", "GF119", "GF120", "GF121", "GF127", "GF130", "GF131", "GF210", "GF213"}
 )
 _UNCONFIRMED = "GF131"  # said once, and nothing that is read confirms it
-_BY_SHAPE = frozenset({"adafactor", "muon"})  # optimizers that cost more than the number of elements tells
-_ROUNDING = 1e-9  # of times
-_REACHED = ("matrix_utilization", "bandwidth_utilization", "energy_joules")  # of the time of a phase
+_BY_SHAPE = frozenset({"adafactor", "muon"})  # optimizers whose cost depends on shapes too
+_ROUNDING = 1e-9  # relative, of times
+_REACHED = ("matrix_utilization", "bandwidth_utilization", "energy_joules")  # of a phase's time
 _LISTED = 3  # contradictions that one line names
 
 
@@ -39,7 +39,7 @@ def contradictions(report: Report) -> list[Diagnostic]:
 
 
 def contradicted(report: Report) -> str:
-    """The first contradictions and how many there are in all, in one line; "" where there is none."""
+    """The first contradictions and how many there are in all, in one line; "" if there is none."""
     found = contradictions(report)
     named = "; ".join(
         f"{one.code} {shown(one.node, 80)}{': ' if one.node else ''}{shown(one.message, 300)}"
@@ -52,7 +52,7 @@ def contradicted(report: Report) -> str:
 
 
 def impossible(report: Report) -> list[Diagnostic]:
-    """What no runtime runs (GF118) or loads (GF210), each in a line of its own."""
+    """Diagnostics of what no runtime runs (GF118) or loads (GF210); each message names its call."""
     return [
         replace(one, message=f"{shown(one.node)} cannot run: {one.message}" if one.node else one.message)
         for one in report.diagnostics
@@ -63,8 +63,8 @@ def impossible(report: Report) -> list[Diagnostic]:
 def saved(report: Report) -> Report:
     """A report as read from JSON, with a diagnostic for each total that its rows contradict.
 
-    Raises FileError where an amount is negative: amounts that cancel one another would hide a cost; where a time is outside
-    of its interval; and where memory is held at moments that a timeline does not have.
+    Raises FileError if an amount is negative: amounts that cancel one another would hide a cost; if a time is outside of its
+    interval; and if memory is held at moments that a timeline does not have.
     """
     for name, amount in _amounts(report):
         value = evaluate(amount, report.values)
@@ -143,7 +143,7 @@ def _times(report: Report) -> Iterator[tuple[str, CallTime | PhaseTime]]:
 
 
 def _timelines(report: Report) -> Iterator[tuple[str, Timeline]]:
-    """The timelines of a report by name; that of `memory` is empty where it is not known."""
+    """The timelines of a report by name; that of `memory` is empty if it is not known."""
     if report.memory.rows:
         yield "memory", report.memory
     for place, phase in enumerate(report.memory_use):
@@ -175,7 +175,7 @@ def _differences(report: Report) -> Iterator[str]:
 
 
 def _peaks(report: Report) -> Iterator[tuple[str, Dim | None, Dim | None]]:
-    """What a wrong amount of memory is told, it, and what it follows from; None where that is not known."""
+    """Amounts of memory: the message for a wrong one, the amount, and what it must be, None if that is not known."""
     whole = report.totals if report.backward is None else report.backward
     yield "peak_bytes is not the most that is held", whole.peak_bytes, _most_held(report, report.memory.own)
     if report.backward is not None:
@@ -200,9 +200,9 @@ def _peaks(report: Report) -> Iterator[tuple[str, Dim | None, Dim | None]]:
 
 
 def _update(report: Report) -> Iterator[str]:
-    """What an optimizer cannot cost: more than that of all parameters, or other parts of each cost where they have one type.
+    """Costs that the optimizer cannot have: more than of all parameters or, if these have one type, unequal shares of it.
 
-    Of optimizers that treat matrices otherwise, nothing is told.
+    Optimizers that treat matrices differently are not checked.
     """
     step, training, types = report.optimizer, report.training, report.parameter_dtypes
     if step is None or training is None or training.optimizer in _BY_SHAPE:

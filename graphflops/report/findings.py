@@ -1,6 +1,6 @@
 """Findings of an audit or a budget check: each has a stable code, a place in the model and a fix.
 
-Its neighbours are the modules, else the operators, that make what its call reads and read what it makes.
+Its neighbours are the modules, else the operators, that make the operands of its call and read its results.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Neighbours:
                 self.readers.setdefault(name, row)
 
     def between(self, node: str) -> str:
-        """`layer3.5.conv3 and layer4`; "" for no call, and where its own module says as much."""
+        """`layer3.5.conv3 and layer4`; "" for no call, or if both are in its own module."""
         row = self.rows.get(node)
         if row is None:
             return ""
@@ -76,7 +76,7 @@ class Finding(Record, frozen=True):
     flops: Dim | None = 0  # what it costs in one run, as `bytes`; 0: nothing is wasted; None: not known
     bytes: Dim | None = 0
     seconds: float = 0.0  # what the fix saves of a run on a device, in findings about time
-    # Of the fix that `--fix` applies: safe where results stay the same bit for bit; "" where it has none.
+    # Of the fix that `--fix` applies: safe if results stay the same bit for bit; "" without such a fix.
     applicability: Applicability = ""
     # The neighbours of that call, `layer3.5.conv3 and layer4`; "" where the module says as much.
     between: str = ""

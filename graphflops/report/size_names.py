@@ -50,7 +50,7 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
 
 
 def alike(names: Iterable[str], same: Callable[[str], Hashable] = lambda _: None) -> list[list[str]]:
-    """The names in order, three or more that differ in numbers only together. same: what they must share besides."""
+    """The names in order and in groups; three or more that differ only in numbers are one. same: what they must share."""
     groups = grouped(((_numbers_replaced(name, repeat("*")), same(name)), name) for name in names)
     apart = [[group] if len(group) >= _FEWEST else [[name] for name in group] for group in groups.values()]
     return [one for part in apart for one in part]

@@ -53,12 +53,12 @@ class Timeline(Record, frozen=True):
     # By moment, the row of the call; in training the calls come again for their gradients, the last one first. In the memory
     # of a device the optimizer's step comes last, with -1.
     rows: tuple[int, ...] = ()
-    held: tuple[Held, ...] = ()  # in the order in which it is let go
+    held: tuple[Held, ...] = ()  # in the order of release
     gradients_from: int | None = None  # the first moment of the gradients, None outside of training
 
     @property
     def own(self) -> Timeline:
-        """What is held beside weights and the like."""
+        """The timeline without memory that lasts the whole phase, such as weights."""
         return replace(self, held=tuple([held for held in self.held if held.kind not in LASTING]))
 
     def sizes(self, value: Callable[[Dim], int | None]) -> list[int] | None:
@@ -93,10 +93,10 @@ class CallTime(NamedTuple):
     exposed: float = 0.0  # those in which no other kernel runs
     waited: float = 0.0  # the part of `seconds` in which the program waits for it
     elapsed: float = 0.0  # seconds from when it could run to its end, beside other kernels
-    # Row of the call that waits for it: its own where what follows does, -1: the end of the phase does, None: nothing does.
+    # Row of the call that waits for it: its own if the next call does, -1 for the end of the phase, None if nothing does.
     awaited_at: int | None = None
     ahead: float = 0.0  # seconds by which it could run before the kernels that were launched before it had
-    group: str = ""  # of a collective, by name the group of devices that exchange
+    group: str = ""  # of a collective: the name of the group of devices that exchange
 
 
 class PhaseTime(Record, frozen=True):

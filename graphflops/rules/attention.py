@@ -39,12 +39,12 @@ class Attention(Record, frozen=True):
     mask: TensorType | None
     rows: Dim  # query rows over the batch and all query heads
     scores: Dim  # pairs of a query row with a key, over the batch and all query heads
-    doubled_visible: Dim | None = None  # twice the pairs that the structure shows; None if it hides none
+    doubled_visible: Dim | None = None  # twice the number of visible pairs; None if all are visible
     dropout: bool = False
 
     @property
     def masking(self) -> int:
-        """Operations per score that a mask, given or structural, costs."""
+        """The mask's operations per score, whether it is an operand or part of the structure."""
         return MASK if self.mask is not None or self.doubled_visible is not None else 0
 
     @property
@@ -70,7 +70,7 @@ class Attention(Record, frozen=True):
         )
 
     def stored(self, *out: Value) -> Estimate:
-        """The same as two products: the first writes the scores, `out`'s last, which the second reads."""
+        """The forward as two separate products: the first writes the scores (the last of `out`), the second reads them."""
         return self.forward(*out, reads=(self.probabilities,))
 
     @property
@@ -79,10 +79,10 @@ class Attention(Record, frozen=True):
         return self.scores * (self.query.dtype.bits // 8)
 
     def backward(self, wants: Container[str], out: TensorType, *, fused: bool = True) -> Estimate:
-        """Gradients of those of query, key, value and mask that are wanted; None for the others.
+        """The wanted gradients of query, key, value and mask; None for the others.
 
         A fused kernel recomputes the scores from the saved row sums: five products for the forward's two.
-        With stored scores there are four. Work per score beside the products: recomputing scale 1, mask 1, subtract
+        With stored scores there are four. Work per score beside the products: to recompute it, scale 1, mask 1, subtract
         1 and an exponential; softmax's gradient 2 (4 if row sums of the gradient are taken over scores),
         scale 1, dropout 2. The fused kernel takes these row sums from `out`: 2 per element of it.
         """
@@ -123,9 +123,9 @@ def attend(
 ) -> Attention:
     """The problem of operands (..., heads, rows, width); a key head may serve several query heads.
 
-    left, right: how far before and behind its own place a query sees, None without limit; causal is
-    `right=0`, or `is_causal`. The place of the first query is the first key's or `offset` keys behind it, with
-    `bottom_right` the one that aligns the last query with the last key.
+    left, right: how many keys before and after its own place a query sees; None is no limit, and causal is `right=0`, or
+    `is_causal`. The first query stands at the first key, or `offset` keys behind it; with `bottom_right`, the last query
+    stands at the last key.
     """
     rows, keys = query.shape[-2], key.shape[-2]
     widths = query.shape[-1], key.shape[-1]
@@ -191,7 +191,7 @@ def pack(
     bottom_right: bool = True,
     dropout_p: float = 0.0,
 ) -> Attention:
-    """The problem of packed operands, without offsets of such with rows before heads; the last row meets the last key."""
+    """The problem of packed operands, without offsets of padded ones; the last row stands at the last key."""
     if offsets_q is None:
         q, k, v = map(heads_first, (query, key, value))
         dense = attend(q, k, v, mask, left=left, right=right, bottom_right=bottom_right, dropout_p=dropout_p)
@@ -216,7 +216,7 @@ OPERANDS = ("query", "key", "value")
 
 
 def dense(given: Given) -> Attention:
-    """Heads before rows, causal from the top left; key heads are shared, unless the operator needs a flag for this."""
+    """The problem with heads before rows, causal from the top left; `enable_gqa=False` forbids sharing key heads."""
     operands: list[Any] = [given.get(name) for name in (*OPERANDS, "mask")]
     return attend(
         *operands,
@@ -227,14 +227,14 @@ def dense(given: Given) -> Attention:
 
 
 def packed(given: Given, **structure: Any) -> Attention:
-    """Rows before heads, packed where there are offsets."""
+    """The problem of operands with rows before heads, packed if there are offsets."""
     structure = {"right": 0 if given.get("is_causal") else None, **structure}
     operands: list[Any] = [given.get(name) for name in (*OPERANDS, "offsets_q", "offsets_k", "max_k", "mask")]
     return pack(*operands, dropout_p=given.get("dropout_p") or 0.0, **structure)
 
 
 def flash(given: Given) -> Attention:
-    """Flash attention: -1 and None are windows without limit."""
+    """Flash attention; a window of -1 or None has no limit."""
     sides = given.get("window_size") or (given.get("left"), given.get("right"))
     left, right = (None if size == -1 else size for size in sides)
     return packed(given, left=left, right=0 if given.get("is_causal") else right)
@@ -244,7 +244,7 @@ CAUSAL_BOTTOM_RIGHT = 2  # a `custom_mask_type`; 1 is causal from the top left, 
 
 
 def efficient(given: Given) -> Attention:
-    """Memory-efficient attention: its window includes the row's own place and must be causal."""
+    """Memory-efficient attention; its window counts the row's own place and applies only if the mask is causal."""
     kind, window, longest = given["custom_mask_type"], given.get("window_size"), given.get("max_k")
     return packed(
         {**given, "max_k": given["key"].shape[1] if longest is None else longest},

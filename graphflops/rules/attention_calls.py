@@ -51,7 +51,7 @@ def attention_math(of: Operands) -> Estimate:
 
 
 def result_of(query: TensorType, value: TensorType) -> TensorType:
-    """The result beside a query: its shape and type with the values' width; fp8 operands give bfloat16."""
+    """The type of the result: the query's shape with the values' width; operands of 8 bits give bfloat16."""
     dtype = BFLOAT16 if query.dtype.bits == 8 else query.dtype
     return query.like((*query.shape[:-1], value.shape[-1]), dtype)
 
@@ -62,12 +62,12 @@ def philox(query: TensorType) -> tuple[TensorType, TensorType]:
 
 
 def padded_sums(query: TensorType, rows: Shape, longest: Dim, wanted: bool) -> TensorType:
-    """Row sums of memory-efficient attention, padded to blocks of 32, kept on demand."""
+    """Row sums of memory-efficient attention, padded to blocks of 32; empty unless wanted."""
     return query.like((*rows, 32 * ceil_div(longest, 32) if wanted else 0), FLOAT32)
 
 
 def flash_state(query: TensorType, heads_rows: Shape, keys: Dim, wants_mask: bool) -> tuple[TensorType, ...]:
-    """State of flash attention's random numbers, an unused result, and what is returned for debugging."""
+    """Flash attention's random state, an unused result, and the mask for debugging, which is empty unless wanted."""
     dtype = BFLOAT16 if query.dtype.bits == 8 else query.dtype
     state = query.like((2,), UINT64), query.like((), UINT64)
     if not wants_mask:
@@ -97,7 +97,7 @@ def flash_attention(of: Operands) -> Estimate:
 def cudnn_attention(of: Operands) -> Estimate:
     """Two products per score; row sums are kept for the backward pass."""
     query, per_row = of.query, (*of.query.shape[:-1], 1)
-    if of.compute_log_sumexp is None:  # the operator that others put theirs in place of
+    if of.compute_log_sumexp is None:  # the operator that backends override with their own
         per_row = per_row[:-1] if query.rank > 3 else (1, *per_row[:-1])
     results = (result_of(query, of.value), query.like(per_row, FLOAT32), None, None)
     sizes = query.shape[-2], of.key.shape[-2]
@@ -135,7 +135,7 @@ def fused_sdp_choice() -> Estimate:
     return free(data_dependent("sdp_choice"), alias=False)
 
 
-# Rows before heads, or packed. `out` is a result that is given, so that only the row sums are returned.
+# Rows before heads, or packed. If a tensor `out` is given, only the row sums are returned.
 
 
 def _returned(estimate: Estimate, out: TensorType | None) -> Estimate:
@@ -195,7 +195,7 @@ def efficient_attention_forward(of: Operands) -> Estimate:
 def cudnn_attention_forward(of: Operands) -> Estimate:
     """Two products per score; row sums are kept for the backward pass; keys and values may be in pages."""
     query, key, value = of.query, of.key, of.value
-    if of.block_table is not None:  # of a pool of pages what the longest sequences could touch is read
+    if of.block_table is not None:  # reads no more of a pool of pages than the longest sequences could use
         key, value = (x.like((of.block_table.shape[0], of.max_k, *x.shape[-2:])) for x in (key, value))
     row_sums = query.like((*query.shape[:-1], 1), FLOAT32) if of.compute_log_sumexp else None
     out = result_of(query, value)

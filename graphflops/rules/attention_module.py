@@ -1,6 +1,6 @@
 """Whole attention modules as one operator, and the operators that transformers and diffusers register.
 
-Of a module: projections, heads, and the transformer layer around them. Biases, residual additions, activations and
+A module has its projections, its heads, and in an encoder the layer around them. Biases, residual additions, activations and
 normalisations are vector work: 1 per added element, ReLU 1, GELU 4 and an error function, layer normalisation 7.
 """
 
@@ -54,7 +54,7 @@ GELU = 4
 def multi_head(
     query: TensorType, key: TensorType, value: TensorType, heads: int, mask: TensorType | None
 ) -> tuple[Attention, Estimate]:
-    """The attention of a module, and the work of it with four square projections and their biases."""
+    """The attention of a module, and its work together with four square projections and their biases."""
     problem = attend(by_head(query, heads), by_head(key, heads), by_head(value, heads), mask)
     projected = 2 * query.numel + key.numel + value.numel
     projections = Estimate(matrix_flops=2 * projected * query.shape[-1], vector_flops=projected)

@@ -1,8 +1,8 @@
 """Collectives of a program that runs on several devices: arithmetic, memory and traffic on the link of one device.
 
 In a reduction over n devices, each does its share of n - 1 operations per element of the result. If a call does not say how
-many devices there are, one operation per element is counted (n - 1 in n of these are done). What each device sends is that
-of ring algorithms: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
+many devices there are, one operation per element is counted (n - 1 in n of these are done). Each device sends as many bytes
+as in a ring algorithm: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
 
 Eager execution calls the collectives of `c10d`, which write to given tensors. Those of `symm_mem` work on memory that all
 devices of a group map.
@@ -38,7 +38,7 @@ def several(given: Operand) -> Tensors:
 
 
 def whole_bytes(tensors: Tensors) -> Dim:
-    """Bytes of tensors with all their elements: what collectives read is contiguous."""
+    """Bytes of the tensors, repeats in broadcast views included: collectives read contiguous memory."""
     return total(x.like().nbytes for x in tensors)
 
 
@@ -52,7 +52,7 @@ def sent(kind: str, nbytes: Dim, devices: Dim) -> Dim:
 
 
 def _forms(name: str, *differentiable: str) -> tuple[str, ...]:
-    """The functional collective in its forms, and as one of the namespaces that record gradients."""
+    """The keys of a functional collective: its variants, and its name in each namespace that records gradients."""
     return (
         f"{FUNCTIONAL}.{name} {name}_out {name}_coalesced",
         *(f"{space}.{name}" for space in differentiable),
@@ -175,7 +175,7 @@ backward(*_forms("reduce_scatter_tensor", DIFFERENTIABLE))(
 
 
 def turned(exchange: Callable[..., Estimate], *names: str) -> Backward:
-    """The rule of an exchange whose gradient goes back, two arguments in each other's place. names: in the new order."""
+    """The backward rule of an exchange: the same with two arguments swapped. names: the arguments in their new order."""
 
     def priced(call: ForwardCall) -> Estimate:
         (x,), given = _incoming(call), call.arguments
@@ -198,7 +198,7 @@ def _incoming(call: ForwardCall) -> Tensors:
 
 
 def _into(written: Tensors, estimate: Estimate) -> Estimate:
-    """The same into given tensors."""
+    """The estimate of a collective that writes into given tensors."""
     return replace(estimate, out=written, writes=written)
 
 
@@ -273,7 +273,7 @@ def chunk_cat(tensors: Tensors, *, out: TensorType) -> Estimate:
     return Estimate((out,), vector_flops=converted, reads=tensors, writes=(out,))
 
 
-# Over memory that all devices of a group map, some fused with a product.
+# Collectives over memory that all devices of a group map; some are fused with a product.
 
 
 @rule("symm_mem.one_shot_all_reduce", "symm_mem.multimem_one_shot_all_reduce")

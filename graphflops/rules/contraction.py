@@ -29,7 +29,7 @@ class Contraction(Struct):
 
     multiply_adds: Dim = 0
     vector: Dim = 0
-    gradient: Dim = 0  # multiply-adds of the backward: a pair's product again for each side that wants one
+    gradient: Dim = 0  # multiply-adds of the backward: a pair's product per side that wants a gradient
 
     def add_sum(self, operand: Sizes, summed: Iterable[str]) -> Sizes:
         """Sums the operand along some labels."""

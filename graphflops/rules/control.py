@@ -1,9 +1,9 @@
 """Higher-order operators: nested graphs that run once, once per loop iteration, or as one of several branches; and vmap.
 
 Programs record vmap as two marks; between them, operators see tensors without the mapped batch axis. Such a tensor carries
-the size of each hidden axis in `TensorType.mapped`. The loop asks a rule about what the operator sees and hands the answer
-to `over_hidden_axes`: work is done once per hidden element, and memory is that of all of them, while an operand without
-hidden axes (a weight) counts once for all.
+the size of each hidden axis in `TensorType.mapped`. The loop applies the rule to what the operator sees, then
+`over_hidden_axes` scales the estimate: work and memory are multiplied by the hidden axes, but an operand without hidden axes
+(a weight) counts once.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def while_loop(condition: Region, body: Region, carried: Values, additional_inpu
 
 
 def _of_any_turn(carried: Sequence[Value]) -> Values:
-    """What a loop passes on, without numbers and contents of tensors, which differ from iteration to iteration."""
+    """The carried values without numbers and contents of tensors, which differ from iteration to iteration."""
     return tuple(
         replace(x, value=None)
         if isinstance(x, TensorType)
@@ -98,7 +98,7 @@ def scan(combine: Region, init: Values, xs: Tensors, additional_inputs: Values =
 
 
 def _later_turn(body: Region, carried: Values, others: Values) -> RegionRun:
-    """An iteration after the first: a value that an iteration passes on wants a gradient if it does among its results."""
+    """Run an iteration after the first: a carried value wants a gradient if the previous iteration's result does."""
     turn = body(*carried, *others)
     later = {
         place: replace(before, requires_grad=True)
@@ -112,7 +112,7 @@ def _later_turn(body: Region, carried: Values, others: Values) -> RegionRun:
 
 
 def _require_kept(before: Sequence[Value], after: Sequence[Value]) -> None:
-    """Raise for a loop that hands itself a tensor of another shape than it got: a later turn would cost otherwise."""
+    """Raise ShapeError if a loop passes on a tensor of another shape than it received: later iterations would differ."""
     for ours, theirs in zip(before, after, strict=False):
         if isinstance(ours, TensorType) and isinstance(theirs, TensorType):
             changes = ours.rank != theirs.rank or any(map(differ, ours.shape, theirs.shape))

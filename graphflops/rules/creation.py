@@ -270,7 +270,7 @@ def drop(
     if not train or p == 0 or x.numel == 0:
         return free(x.view(x.shape))
     draws = channels(x) if by_channel else x.like()
-    aside = held * draws.nbytes if held else draws.numel  # else a mask of bytes
+    aside = held * draws.nbytes if held else draws.numel  # without `held`, a mask of one byte per draw
     return Estimate((x.like(),), 0, draw * draws.numel + apply * x.numel, reads=(x,), workspace=aside)
 
 
@@ -299,7 +299,7 @@ rule("aten._fused_dropout", kind="dropout").derived(masked, order="x", dtype=UIN
 
 
 def undropped(kept: Callable[[TensorType], TensorType | Dim], flops: int = 1) -> Backward:
-    """The backward rule of what multiplies by noise that is kept; the gradient itself if nothing was dropped."""
+    """The backward rule of a product with saved noise; the gradient passes unchanged if nothing was dropped."""
 
     def priced(call: ForwardCall) -> Estimate:
         grad = call.out
@@ -310,7 +310,7 @@ def undropped(kept: Callable[[TensorType], TensorType | Dim], flops: int = 1) ->
     return priced
 
 
-# Selected by the stored mask and scaled.
+# The gradient is selected by the stored mask and scaled.
 backward("aten.dropout", "aten.native_dropout", "aten._fused_dropout")(
     undropped(lambda grad: grad.like(dtype=BOOL), UNDROP)
 )

@@ -68,12 +68,12 @@ def cumprod_backward(grad: TensorType, x: TensorType, *, output: TensorType) -> 
     return Estimate((out,), vector_flops=3 * parts(x) * x.numel, reads=(grad, x, output))
 
 
-backward("aten.cumsum")(per_element(1))  # sums of the gradient from its end
+backward("aten.cumsum")(per_element(1))  # the gradient is summed from its end
 # For each sign of the gradient a difference, a running log-add-exp from the end and a sum; then their difference.
 backward("aten.logcumsumexp", "aten._logcumsumexp")(per_element(11, saved=x_and_result))
-# Times output, summed from the end, over the operand.
+# The gradient times the output, summed from the end, divided by the operand.
 backward("aten.cumprod")(per_element(3, saved=x_and_result))
-# Added where its value came from.
+# Each gradient is added at the element that its value came from.
 backward("aten.cummax", "aten.cummin")(per_element(1, saved=selected_indices))
 
 

@@ -150,14 +150,14 @@ def weight_norm_interface(v: TensorType, g: TensorType, dim: int = 0) -> Estimat
 
 @backward("aten._weight_norm", "aten._weight_norm_interface")
 def weight_norm_gradient(call: ForwardCall) -> Estimate:
-    """The product of gradient and value summed 2; for the value both scaled 2 and their difference 1."""
+    """Per element: gradient times value, summed, 2; for the value's gradient also two scalings and a difference, 3."""
     work, reads = (2 + 3 * ("v" in call.wants)) * call.out.numel, (call.out.like(), call["v"], call["g"])
     return Estimate(call.gradients("v", "g"), vector_flops=work, reads=reads)
 
 
 @backward("aten.cosine_similarity")
 def cosine_similarity_gradient(call: ForwardCall) -> Estimate:
-    """For each operand both vectors normalised, one less its part along the other, scaled: five each."""
+    """Five operations per element and operand: normalise both vectors, subtract from one its part along the other, scale."""
     gradients, elements = call.gradients("x1", "x2"), prod(broadcast(call["x1"].shape, call["x2"].shape))
     reads = (call.out.like(), call.out, call["x1"], call["x2"])
     return Estimate(gradients, vector_flops=5 * len(gradients) * elements, reads=reads)

@@ -109,7 +109,7 @@ def elementwise(
 ) -> Estimate:
     """One result of the tensors' broadcast shape, with the work of a row of the table for each element of it.
 
-    fold: the same function of sizes, which gives the contents of small integer tensors where they are known.
+    fold: the same function on sizes; it gives the contents of a small integer result if those of the operands are known.
     """
     require(all(x is not None for x in operands), "an operand is missing")
     tensors = tuple(x for x in operands if isinstance(x, TensorType))
@@ -133,7 +133,7 @@ def pointwise(
     fold: Fold | None = None,
     dialect: str = "aten",
 ) -> None:
-    """Register elementwise functions, separated by commas, each under all of its names, with gradients if ATen's.
+    """Register elementwise functions, separated by commas, each under all of its names; those of ATen also with gradients.
 
     The row of the table is `row`, or that of the first name. operands: their names. Other arguments are attributes that
     change neither type nor work.
@@ -208,7 +208,7 @@ def gradients_of(call: ForwardCall, gradients: Mapping[str, Gradient | None]) ->
 
 
 def is_repeated(operand: TensorType, out: TensorType) -> bool:
-    """Whether an operand is broadcast: has fewer axes, or an axis of 1. Two spellings of an axis are one size."""
+    """Whether an operand is broadcast: it has fewer axes, or an axis of 1. Other sizes are equal, however spelled."""
     pairs = zip(operand.shape, out.shape, strict=False)
     return operand.rank < out.rank or any(own == 1 != whole for own, whole in pairs)
 

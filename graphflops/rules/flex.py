@@ -30,13 +30,13 @@ LARGEST_BLOCK = 2**30  # rows and columns of the single block of torch's default
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is visible of one attention, over its batch entries and heads."""
+    """What is visible of one attention, summed over its batch entries and heads."""
 
     doubled_pairs: Dim  # twice the pairs of a query and a key that the functions let through
     executed: Dim  # pairs in blocks that run
-    asked: Dim  # those of them for which the mask function is asked
-    partial_blocks: Dim | None = None  # that run; None if not known, or if there are none
-    full_blocks: Dim | None = None  # the same
+    asked: Dim  # pairs on which the mask function runs
+    partial_blocks: Dim | None = None  # partly visible blocks that run; None if not known, or if none
+    full_blocks: Dim | None = None  # fully visible blocks that run; None likewise
     mask: Masking = "structure"  # what hides scores; `tensor` where more may be hidden than is known
     pattern: str = ""  # the name of the visible form
 
@@ -57,7 +57,7 @@ def flex_problem(
 ) -> tuple[Attention, Seen]:
     """The attention inside, and what of it is visible."""
     problem = attend(query, key, value)
-    if seen is None:  # as far as types tell: blocks where their numbers are known, else everything
+    if seen is None:  # known from types alone: the pairs in the blocks if these are counted, else all
         counts = tensors_of((block_mask[PARTIAL_BLOCKS], block_mask[FULL_BLOCKS]))
         rows, columns = block_mask[-3], block_mask[-2]
         executed: Dim = problem.scores
@@ -79,10 +79,9 @@ def with_functions(
     scores: Sequence[RegionRun],
     mask: RegionRun,
 ) -> Estimate:
-    """The attention's estimate with its own work for each pair that runs, and the functions'.
+    """The attention's estimate, with its own work and the functions' work for each pair that runs.
 
-    The functions' graphs are listed as run no times, for running them would count the traffic of scores that
-    stay on chip.
+    The functions' graphs are listed as run zero times: to run them would count traffic of scores that stay on chip.
     """
     dense = estimate(problem)
     executed = estimate(replace(problem, scores=seen.executed, doubled_visible=None))

@@ -83,7 +83,7 @@ STEPPED = "* grad_scale? found_inf?"  # operands of every optimizer after its li
 def update(work: Work, of: Operands, kept: Sequence[TensorType], *shared: Item) -> Estimate:
     """Work per parameter; parameters and states are read and written, gradients read.
 
-    Where a scale is to be taken off the gradients, that is one division more, and they are written back.
+    To unscale the gradients (`grad_scale`) is one division more; they are then written back.
     """
     parameters, grads, grad_scale = of.named("parameters grads grad_scale")
     return Estimate(

@@ -25,7 +25,7 @@ _COMPUTED: Mapping[str, Callable[..., object]] = {
     **{name: getattr(operator, name) for name in ("neg", "add", "sub", "mul", *_COMPARED.values())},
     "div": operator.truediv,
 }
-# On booleans: part of a choice, without work of their own.
+# Functions of booleans are part of a choice and have no work of their own.
 _LOGICAL = ("logical_and", "logical_or", "logical_not")
 _MASKS = (*_LOGICAL, "isnan", "isfinite", "eq", "ne", "lt", "le", "gt", "ge")
 _CHOICES = ("where", "masked_fill")
@@ -39,8 +39,8 @@ class Launch(Record, frozen=True):
     function: str
     operands: tuple[str | int, ...] = ()  # tensors it reads by name, results of earlier launches by place
     numbers: tuple[object, ...] = ()  # its other operands
-    # The tensors that its result is computed from, and whose shape it therefore has. None if it is one number; the result's
-    # gradient alone if it is a sum or mean of a reduction's gradient.
+    # The tensors that its result is computed from, and whose shape it therefore has. Empty if the result is one number; only
+    # the result's gradient if it is a sum or mean of a reduction's gradient.
     leaves: frozenset[str] = frozenset()
     is_mask: bool = False  # the result holds truth values
     is_in_place: bool = False  # it overwrites the result of the launch before it
@@ -54,14 +54,14 @@ _Value = str | int | _Number  # a tensor by its name, the result of a launch by 
 
 
 def numbers_of(operands: Iterable[tuple[str, object]]) -> Numbers:
-    """Operands that are no tensors, by letter, as formulas take them; None is an operand that is not given."""
+    """The operands that are not tensors, by their letters in formulas; None is an operand that is not given."""
     known = (bool, int, float, type(None))
     return tuple((letter, value if isinstance(value, known) else UNKNOWN) for letter, value in operands)
 
 
 @lru_cache(maxsize=1024)
 def launches(text: str, numbers: Numbers = ()) -> tuple[Launch, ...]:
-    """The kernels of a formula. numbers: the operands that are no tensors; one that is None is not given."""
+    """The kernels of a formula. numbers: the operands that are not tensors, as `numbers_of` returns them."""
     reader = _Reader(numbers)
     *assigned, last = ast.parse(text).body
     for statement in assigned:
@@ -75,7 +75,7 @@ def launches(text: str, numbers: Numbers = ()) -> tuple[Launch, ...]:
 
 
 class _Reader:
-    """Turns a formula into launches, one after the other; what only numbers take part in is computed."""
+    """Turns a formula into launches, one after the other; functions of numbers alone are computed."""
 
     def __init__(self, numbers: Numbers) -> None:
         self.values: dict[str, _Value] = {name: name for name in _TENSORS}
@@ -98,7 +98,7 @@ class _Reader:
                 return [self.read(part) for part in parts][-1]
             case ast.Call(func=ast.Name(id="where"), args=[condition, chosen, other]):
                 known = self.read(condition)
-                if isinstance(known, _Number):  # one that is not known guards against a special value
+                if isinstance(known, _Number):  # an unknown one guards against a value assumed not to occur
                     return self.read(chosen if known.value is True else other)
                 return self.called("where", [known, self.read(chosen), self.read(other)])
             case ast.Call(func=ast.Name(id=name), args=arguments):
@@ -109,7 +109,7 @@ class _Reader:
         raise AssertionError(ast.dump(node))
 
     def binary(self, name: str, left: _Value, right: _Value) -> _Value:
-        """A sum, difference, product or quotient. A number before a tensor is written everywhere, and changed in place."""
+        """A sum, difference, product or quotient. A number minus or over a tensor fills one and changes it in place."""
         if not isinstance(left, _Number) or isinstance(right, _Number) or name in ("add", "mul"):
             return self.applied(name, left, right)
         filled = self.launched(Launch("fill", leaves=self.leaves(right)))
@@ -126,7 +126,7 @@ class _Reader:
         return found
 
     def called(self, name: str, operands: list[_Value]) -> _Value:
-        """A function. A number that replaces an element is in memory of its own."""
+        """The launches of a function. `where` first fills a tensor with a number that it chooses."""
         match name.rstrip("_"), operands:
             case "logical_and" | "logical_or", [_Number(True), other] | [other, _Number(True)]:
                 return other
@@ -135,7 +135,7 @@ class _Reader:
         return self.applied(name, *operands)
 
     def applied(self, name: str, *operands: _Value) -> _Value:
-        """The launch of a function on tensors; of numbers alone, their value."""
+        """The launch of a function if an operand is a tensor, else its value for the numbers."""
         numbers = tuple(each.value for each in operands if isinstance(each, _Number))
         tensors = tuple(each for each in operands if not isinstance(each, _Number))
         if not tensors:
@@ -156,7 +156,7 @@ class _Reader:
         return frozenset().union(*found)  # type: ignore[arg-type]
 
     def launched(self, launch: Launch) -> int:
-        """Append a launch; its place."""
+        """Append a launch and return its place."""
         self.launches.append(launch)
         return len(self.launches) - 1
 

@@ -1,7 +1,7 @@
 """Discrete Fourier transforms: 5*n*log2(n) real operations per complex transform, half for a real one.
 
-FFT libraries use this count to report their speed (https://www.fftw.org/speed/method.html), whatever the algorithm
-does and scaling included; rounded down where n is no power of two. No matrix is multiplied. A short-time transform is a
+FFT libraries use this count to report their speed (https://www.fftw.org/speed/method.html), whatever the algorithm; it
+includes scaling and is rounded down if n is no power of two. It is all vector work. A short-time transform is a
 window and a transform per frame; on the way back overlaps add up.
 """
 

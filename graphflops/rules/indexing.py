@@ -58,7 +58,7 @@ def in_place(done: Update) -> Estimate:
 
 
 def update(names: str, base: Callable[..., Update], **how: Any) -> None:
-    """Register an update as the rule of each functional operator and of its in-place twin. how: as `Derived` has it."""
+    """Register an update as the rule of each functional operator and its in-place twin. how: arguments of `Derived`."""
     for name in names.split():
         word, dot, overload = name.partition(".")
         rule(f"aten.{name}").derived(base, functional, **how)
@@ -68,7 +68,7 @@ def update(names: str, base: Callable[..., Update], **how: Any) -> None:
 def indexed_shape(x: TensorType, indices: Indices) -> Shape:
     """The shape of `x[indices]`: index tensors broadcast; the number of elements that a mask selects depends on data.
 
-    The shared axes are in place of the indexed axes if those are adjacent, else in front.
+    The axes of the broadcast indices replace the indexed axes if these are adjacent, else they come first.
     """
     slots = [slot for index in indices for slot in _slots(index)]
     require(len(slots) <= x.rank, f"{len(slots)} indices are too many for {shown(x.shape)}")
@@ -228,7 +228,7 @@ def gather_gradient(call: ForwardCall) -> Estimate:
 
 
 def gathered(call: ForwardCall, kept: bool) -> Estimate:
-    """Gathers the source's gradient from the result's; the tensor's is the result's, `kept` or zero at replaced elements."""
+    """Gathers the source's gradient from the result's. The tensor's is the result's, zero where replaced unless `kept`."""
     wanted = {name: call[name].like() for name in call.arguments if name in call.wants}
     written = tuple(grad for name, grad in wanted.items() if name != "x" or not kept)
     reads = (*written, *_where(call)) if written else ()

@@ -199,7 +199,7 @@ Tolerance = TensorType | float | None
 
 
 def right_sides(A: TensorType, B: TensorType, left: bool = True) -> tuple[TensorType, Dim]:
-    """The solution's type for the batches broadcast, and how many right-hand sides each matrix has."""
+    """The type of the solution, with broadcast batch axes, and the number of right-hand sides of each matrix."""
     batch, n = squares(A)
     *more, rows, columns = B.shape
     length, sides = (rows, columns) if left else (columns, rows)
@@ -350,7 +350,7 @@ POLYNOMIAL_PRODUCTS = 5  # in a Taylor polynomial of degree 18 (Bader, Blanes an
 
 
 def exponential(x: TensorType, n: Dim) -> Dim:
-    """Products of the polynomial, and of the squarings after it, whose number depends on the norm."""
+    """FLOPs of the polynomial's products and of the squarings after it, whose number depends on the norm."""
     return each(x, (POLYNOMIAL_PRODUCTS + data_dependent("squarings")) * 2 * n * n * n)
 
 

@@ -1,8 +1,8 @@
 """Gradients of factorizations, solves and inverses, as torch computes them (torch/csrc/autograd/FunctionsManual.cpp).
 
 Products of matrices are matrix FLOPs; solves are vector FLOPs by the formulas of `lapack`, as in the forward. Every result
-is assumed to have a gradient. What the forward computes only for training (eigenvectors beside eigenvalues) is counted here,
-and what it saves for the gradient beside operands and results is read here.
+is assumed to have a gradient. Work of the forward that only training needs (eigenvectors beside eigenvalues) is counted
+here; tensors that it saves for backward beside operands and results are read here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def pseudo_inverse_gradient(m: Dim, n: Dim) -> Dim:
 
 
 def _solved(order: Callable[[ForwardCall], Dim], triangles: int = 2) -> Backward:
-    """A solve with the forward's factors; for the matrix, the product of what that gives with the solution."""
+    """The rule of a solve with the forward's factors; the matrix's gradient takes one more product, with the solution."""
 
     def priced(call: ForwardCall) -> Estimate:
         A, found, n = call["A"], call.out, order(call)
@@ -68,9 +68,9 @@ def cholesky_solve(call: ForwardCall) -> Estimate:
 
 @backward("aten.linalg_lu_solve", "aten.lu_solve")
 def lu_solve(call: ForwardCall) -> Estimate:
-    """Two triangular solves for the right-hand sides; for the factors two more of squares, and products between them.
+    """Two triangular solves for the right-hand sides; for the factors two more, of squares, and products between.
 
-    With the system on the right, or adjoint, the permutation takes a product on each side of them.
+    If the system is on the right or adjoint, but not both, the permutation takes two more products.
     """
     found = call.out
     factors = call["LU"]
@@ -89,7 +89,7 @@ def lu_solve(call: ForwardCall) -> Estimate:
 
 @backward("aten.linalg_lstsq")
 def lstsq(call: ForwardCall) -> Estimate:
-    """The pseudo-inverse times the gradient; for the matrix its own gradient, after a product with the right sides."""
+    """The pseudo-inverse times the gradient; for the matrix, a product with the right sides and its own gradient."""
     A, B = call["A"], call["B"]
     _, m, n = matrices(A)
     sides = 1 if B.rank < A.rank else B.shape[-1]
@@ -112,7 +112,7 @@ def gradients(
 
     like: a tensor of the call's batch and element type.
     products, others: multiply-adds in matrix products, and other operations, for each of `times` matrices (default: all).
-    keeps: what is read beside the gradients of the results.
+    keeps: the tensors that are read beside the gradients of the results.
     """
     count = prod(like.shape[:-2]) if times is None else times
     return Estimate(
@@ -129,13 +129,13 @@ def operand(call: ForwardCall) -> TensorType:
 
 
 def floating(call: ForwardCall) -> list[TensorType]:
-    """Floating results, which have gradients, and from which gradients are computed."""
+    """The floating results, which are those with gradients."""
     return [value for value in call.estimate.out if isinstance(value, TensorType) and value.dtype.is_floating]
 
 
 @backward("aten.linalg_lu", "aten.linalg_lu_factor", "aten.linalg_lu_factor_ex", "aten._lu_with_info")
 def lu(call: ForwardCall) -> Estimate:
-    """A product and a triangular solve with either factor, and the rows put back by a product."""
+    """A product and a triangular solve with each factor, and a product that undoes the permutation of rows."""
     x = operand(call)
     _, m, n = matrices(x)
     short, long = dim_min(m, n), dim_max(m, n)
@@ -146,7 +146,7 @@ def lu(call: ForwardCall) -> Estimate:
 
 @backward("aten.linalg_householder_product", "aten.orgqr")
 def householder_product(call: ForwardCall) -> Estimate:
-    """A product of the result and its gradient, from which the reflectors are taken off one by one."""
+    """A product of the result and its gradient; then the reflectors are removed from it one by one."""
     x, tau, found = call["x"], call["tau"], call.out
     return gradients(call, found, *reflectors(x.shape[-2], x.shape[-1], tau.shape[-1]), x, tau, found)
 
@@ -168,8 +168,8 @@ def ormqr(call: ForwardCall) -> Estimate:
 def reflectors(m: Dim, n: Dim, k: Dim) -> tuple[Dim, Dim]:
     """Multiply-adds, and other operations, of the gradients of k reflectors of m rows.
 
-    A product of (m, n) and (n, m); then the vector of each reflector, a row shorter than the one before, takes four products
-    with m rows and one with itself, and is taken off on either side, a multiplication and a subtraction per element.
+    A product of (m, n) and (n, m); then each reflector's vector, a row shorter than the last, takes four products with m
+    rows and one with itself. To remove it from both sides is a multiplication and a subtraction per element.
     """
     lengths = k * m - (k * k - k) // 2
     return m * m * n + (4 * m + 1) * lengths - m * (m - k + 1), 4 * m * lengths
@@ -210,9 +210,9 @@ def matrix_norm(call: ForwardCall) -> Estimate:
 
 
 def by_sizes(work: Callable[[Dim, Dim], tuple[Dim, Dim]], *kept: str) -> Backward:
-    """The rule with these numbers of multiply-adds and other operations, complex ones if the result is complex.
+    """The rule with the multiply-adds and other operations that `work` returns; they are complex if the result is.
 
-    kept: what is read: the operand, its factors or results.
+    kept: the tensors that are read: the operand, its factors, the result or the results.
     """
 
     def priced(call: ForwardCall) -> Estimate:
@@ -233,14 +233,14 @@ def _qr(m: Dim, n: Dim) -> tuple[Dim, Dim]:
 
 
 def _svd(m: Dim, n: Dim) -> tuple[Dim, Dim]:
-    """Products with the singular vectors of either side, between which is divided by differences of squared values."""
+    """Products with the singular vectors of both sides; between them, a division by differences of squared values."""
     short, long = dim_min(m, n), dim_max(m, n)
-    beyond = 0 if same(m, n) else 2 * long * short * short  # what the vectors of the shorter side do not span
+    beyond = 0 if same(m, n) else 2 * long * short * short  # the part that the thin factor does not span
     return short * short * short + 3 * long * short * short + beyond, 7 * short * short
 
 
 def unless(argument: str, whole: Backward, less: Backward) -> Backward:
-    """The rule `whole`, or `less` if an argument says that only values are wanted, no vectors."""
+    """The rule `whole`, or `less` if an argument says that only values are wanted, without vectors."""
     return lambda call: (less if call.get(argument, True) is False else whole)(call)
 
 
@@ -253,12 +253,12 @@ backward("aten.linalg_qr", "aten.qr")(by_sizes(_qr, "results"))
 backward("aten.linalg_svd", "aten._linalg_svd", "aten.svd", "prims.svd")(
     unless("compute_uv", by_sizes(_svd, "results"), of_singular_values)
 )
-# The eigenvectors, scaled, times their transpose.
+# The scaled eigenvectors times their transpose.
 _eigvalsh = by_sizes(
     lambda _, n: (n * n * n, n * n + lapack.eigh(n) - lapack.eigh(n, vectors=False)), "factors"
 )
 backward("aten.linalg_eigvalsh")(_eigvalsh)
-# Three products with the eigenvectors, between which is divided by differences of eigenvalues.
+# Three products with the eigenvectors; between them, a division by differences of eigenvalues.
 backward("aten.linalg_eigh", "aten._linalg_eigh")(
     unless("compute_v", by_sizes(lambda _, n: (3 * n * n * n, 4 * n * n), "results"), _eigvalsh)
 )
@@ -269,7 +269,7 @@ _eigvals = by_sizes(lambda _, n: (0, _linear_system(n) + n * n), "factors")
 
 @backward("aten.linalg_eigvals", "aten._linalg_eigvals")
 def eigvals(call: ForwardCall) -> Estimate:
-    """A solve with the eigenvectors, which are found for it; its right-hand sides are their transpose, scaled."""
+    """A solve with the eigenvectors, which the forward computes for it; the right-hand sides are their scaled transpose."""
     x = operand(call)
     found = lapack.eig(x.shape[-1]) - lapack.eig(x.shape[-1], vectors=False)
     return _eigvals(call).plus(vector_flops=each(x, found))
@@ -280,7 +280,7 @@ _cond = by_sizes(lambda _, n: (2 * n * n * n, 5 * n * n), "operand", "factors")
 backward("aten.linalg_cond")(
     lambda call: (of_singular_values if call.get("p") in (None, 2, -2) else _cond)(call)
 )
-# A product with the inverse from either side; of a factor's inverse also one with the factor.
+# A product with the inverse from either side; `cholesky_inverse` takes one more, with the factor.
 backward("aten.linalg_inv inverse linalg_inv_ex")(by_sizes(lambda _, n: (2 * n * n * n, n * n), "result"))
 backward("aten.cholesky_inverse")(by_sizes(lambda _, n: (3 * n * n * n, 2 * n * n), "result", "operand"))
 # Eight products of the pseudo-inverse, the matrix and the gradient.
@@ -291,7 +291,7 @@ backward("aten.linalg_pinv pinverse linalg_pinv.atol_rtol_float linalg_pinv.atol
 backward("aten.cholesky", "aten.linalg_cholesky", "aten.linalg_cholesky_ex")(
     by_sizes(lambda _, n: (n * n * n, 2 * lapack.triangular_solve(n, n) + 2 * n * n), "result")
 )
-# The inverse, transposed, by a solve with the forward's factors.
+# The transposed inverse, by a solve with the forward's factors.
 backward("aten.det linalg_det _linalg_det logdet slogdet linalg_slogdet _linalg_slogdet")(
     by_sizes(lambda _, n: (0, 2 * lapack.triangular_solve(n, n)), "result", "factors")
 )

@@ -1,4 +1,4 @@
-"""Losses that compare elements, of the work per element in work.txt; the reduction of the results, and their gradients.
+"""Losses that compare elements, whose work per element is in work.txt; their reductions and gradients.
 
 `reduction` is 0 for a result per element, 1 for their mean, 2 for their sum: the sum of n is n operations,
 the mean divides once. A weight is one product more per element.
@@ -27,7 +27,7 @@ MEAN = 1
 def total_of(
     full: TensorType, reduction: int, flops: Dim, functions: Dim, reads: tuple[TensorType | None, ...]
 ) -> Estimate:
-    """A loss of that full shape with `flops` and `functions` of work, then the reduction."""
+    """A loss whose elements, of the shape of `full`, take `flops` and `functions` together; then the reduction."""
     each = Estimate((full,), vector_flops=flops, transcendentals=functions, reads=reads)
     summed = full.numel + (reduction == MEAN)
     return each.plus(out=(full.like(()),), vector_flops=summed) if reduction else each
@@ -40,7 +40,7 @@ def work_of(name: str, given: Mapping[str, Any], gradient: str = "") -> Work:
     work = WORK[name + gradient]
     if given.get("full") and not gradient:
         work = work.more(WORK["stirling"].flops, WORK["stirling"].transcendentals)
-    # A weight of positives takes two operations beside its product: one is subtracted from it, and one is added.
+    # `pos_weight` takes two operations beside its product: 1 is subtracted from it, and 1 is added.
     return work if given.get("pos_weight") is None or gradient else work.more(2)
 
 
@@ -55,9 +55,9 @@ def compared(of: Operands, *, reduction: int = MEAN, name: str) -> Estimate:
 
 
 def gradients_of(work: Work, grad: TensorType, into: Tensors, *operands: TensorType | None) -> Estimate:
-    """The gradients of some operands, summed over repeats of one that was broadcast; all but the first two are weights.
+    """The gradients of some operands, summed over the repeats of a broadcast one; operands after the first two are weights.
 
-    into: the operands, for none the first one broadcast.
+    into: the operands that want a gradient; if none are named, the first, with the shape of the loss.
     """
     tensors = tuple(x for x in operands if x is not None)
     full = TensorType(broadcast(*(x.shape for x in tensors)), result_type(*tensors))

@@ -90,7 +90,7 @@ def cross_entropy_loss(of: Operands, *, reduction: int = MEAN, label_smoothing: 
 
 @backward("aten.cross_entropy_loss")
 def cross_entropy_gradient(call: ForwardCall) -> Estimate:
-    """The gradient of the log-softmax, after that of the picked or given probabilities."""
+    """The gradient of the picked scores or of the product with given probabilities, then that of the log-softmax."""
     x, target, weight = call["x"], call["target"], call.get("weight")
     dense = 1 + (weight is not None) if probabilities_given(x, target) else 0
     dense += "target" in call.wants

@@ -194,7 +194,7 @@ def multi_dot(matrices: Tensors) -> Estimate:
 
 @backward("aten.linalg_multi_dot", "aten.chain_matmul")
 def multi_dot_backward(call: ForwardCall) -> Estimate:
-    """Each product once more per side with a gradient: both sides if two of the matrices have a gradient."""
+    """Each product is repeated per side with a gradient; this takes both sides if two or more matrices have one."""
     wanted = tuple(x.like() for x in call["matrices"] if x.requires_grad)
     times = min(len(wanted), 2)
     return Estimate(wanted, times * call.estimate.matrix_flops, reads=(call.out, *call["matrices"]))

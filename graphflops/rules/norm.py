@@ -5,7 +5,7 @@ root mean square takes square 1 and sum 1 instead of the first four. One recipro
 
 Batch normalisation uses the batch's own statistics in training; each running statistic that is updated costs 3 more
 per channel. In inference everything folds into one scale and one shift per channel, as ATen computes it: 2 per element. The
-statistics that are then kept (none on a CPU, a copy on a GPU) are not counted as written here.
+saved statistics of inference (none on a CPU, a copy on a GPU) are not counted as written.
 
 Gradients, backward operators and the backward cost of forward calls alike: per element; the shared part is counted once if
 input or weight have a gradient:
@@ -116,7 +116,7 @@ def channels_of(x: TensorType) -> TensorType:
 
 
 def scaled(x: TensorType, *parameters: TensorType | None) -> Estimate:
-    """Inference by weight, bias, mean and variance: a scale and a shift per element, a reciprocal root per channel."""
+    """Inference with weight, bias, mean and variance: a scale and a shift per element, a reciprocal root per channel."""
     channels = channels_of(x).numel
     work = SCALE_AND_SHIFT * x.numel
     return Estimate((x.like(),), vector_flops=work, transcendentals=channels, reads=(x, *parameters))
@@ -133,7 +133,7 @@ def updated(estimate: Estimate, *running: TensorType | None) -> Estimate:
 
 
 def by_channel(of: Operands, groups: Dim, own: bool) -> Estimate:
-    """Normalised in `groups` groups by own statistics, or by running statistics."""
+    """`x` normalised by the statistics of `groups` groups if `own`, else by running statistics."""
     x, *each = of
     channels = channels_of(x).numel
     for tensor in each:
@@ -177,13 +177,13 @@ def miopen_batch_norm(of: Operands, *, training: bool) -> Estimate:
 
 
 def with_reserved(estimate: Estimate) -> Estimate:
-    """The estimate with the memory that only cuDNN keeps for the backward pass as another result."""
+    """The estimate with one more result: the memory that only cuDNN saves for backward, taken to be empty."""
     (x, *_) = tensors_of(estimate.out)
     return replace(estimate, out=(*estimate.out, x.like((0,), UINT8)))
 
 
 def with_statistics(estimate: Estimate) -> Estimate:
-    """The estimate with new running statistics, the last two reads, as further results."""
+    """The estimate with the new running statistics as further results; the old ones are its last two reads."""
     x, *_, mean, var = tensors_of(estimate.reads)
     new = (statistic.like(dtype=promote(computed_in(x.dtype), statistic.dtype)) for statistic in (mean, var))
     return replace(estimate, out=(*estimate.out, *new))
@@ -234,11 +234,11 @@ Wants = tuple[bool, ...]
 class NormGradient(Record, frozen=True):
     """Operations per element of the gradients of one kind of normalisation."""
 
-    shared: int  # what the gradients of input and weight have in common
+    shared: int  # the part that the gradients of input and weight share
     input: int
     weight: int
-    weighted: int = 0  # more for the input where there is a weight
-    sums: bool = False  # whether the input's gradient needs the sum that is the bias' gradient
+    weighted: int = 0  # more for the input if there is a weight
+    sums: bool = False  # whether the input's gradient needs the sum that is the bias's gradient
 
     def gradients(
         self,
@@ -249,7 +249,7 @@ class NormGradient(Record, frozen=True):
         kept: tuple[TensorType | Dim | None, ...],
         affine: TensorType | None = None,
     ) -> Estimate:
-        """The gradients of input, weight and bias, None for unwanted ones; those of the last two have the type `affine`."""
+        """The gradients of input, weight and bias, None if unwanted; those of weight and bias have the type `affine`."""
         for_input, for_weight, for_bias = wants
         per_element = self.shared * (for_input or for_weight) + self.weight * for_weight
         per_element += (self.input + self.weighted * (weight is not None)) * for_input
@@ -338,5 +338,5 @@ backward("aten._native_batch_norm_legit_no_training _batch_norm_no_update")(part
     "aten._native_batch_norm_legit_functional _batch_norm_impl_index cudnn_batch_norm miopen_batch_norm",
 )
 def batch_norm_gradient(call: ForwardCall) -> Estimate:
-    """As in training for the batch's own statistics; as in inference for running ones."""
+    """The gradient with the batch's own statistics, or with running statistics, as the forward normalised."""
     return priced(BATCH if call.get("training", call.get("use_input_stats")) else BATCH_INFERENCE, call)

@@ -1,4 +1,4 @@
-"""Rules made of functions: a function of many operands gets them by name; a rule may be derived from another."""
+"""Rules made from functions: of many operands, which the function gets by name; or derived from another rule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from graphflops.errors import ShapeError
 
 
 class Operands:
-    """The operands of one call, in the operator's order, None if omitted; and its attributes by name."""
+    """The operands of one call in the operator's order, None if omitted, and its attributes, all by name."""
 
     def __init__(self, given: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
         self.given, self.attributes = given, attributes
@@ -35,23 +35,23 @@ class Operands:
 
 
 class Derived:
-    """A rule made from another: the parameters of `base`, some of them given, and `change` of what it returns."""
+    """A rule made from another: `base` with some parameters given, and `change` applied to its estimate."""
 
-    takes: Mapping[str, str]  # operands that the function takes as one argument `of`, and what each must be
-    order: tuple[str, ...] | None  # names by position, unless they are those of the function
+    takes: Mapping[str, str]  # the type of each operand that the function takes in its argument `of`
+    order: tuple[str, ...] | None  # names by position; None if they are those of the function
 
     def __init__(
         self,
         base: Callable[..., Any],
         change: Callable[[Any], Estimate] | None = None,
-        says: str = "",  # one sentence on what is counted, unless it is what `base` says
+        says: str = "",  # one sentence on what is counted; by default that of `base`
         # Operands by names of parameters, `_` for one that is ignored; "": as in `base`.
         order: str = "",
         *,
         usually: Mapping[str, object] | None = None,  # defaults that differ from those of the function
         **given: object,
     ) -> None:
-        self.__wrapped__ = base  # where its parameters are found, and its description
+        self.__wrapped__ = base  # the parameters and the description are read from it
         self.__code__ = base.__code__
         self.takes = getattr(base, "takes", {})
         self.change, self.given, self.says = change, given, says or getattr(base, "says", "")
@@ -65,7 +65,7 @@ class Derived:
 
 
 class Taking(Derived):
-    """A rule whose operands are named here: it takes them, and attributes, as one argument `of`."""
+    """A rule whose operands are named here; its function takes them and the attributes as one argument `of`."""
 
     def __init__(self, names: str, function: Callable[..., Estimate]) -> None:
         super().__init__(function)

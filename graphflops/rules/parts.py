@@ -109,7 +109,7 @@ def tensor_split(x: TensorType, cuts: Dim | Sequence[Dim] | TensorType, dim: int
     if where is None and isinstance(cuts, TensorType) and cuts.rank and isinstance(cuts.shape[0], int):
         require_few(cuts.shape[0])
         return pieces(x, (data_dependent(f"piece_{place}") for place in range(cuts.shape[0] + 1)), dim)
-    if where is None or isinstance(where, (Expr, float)):  # how many pieces there are is not known
+    if where is None or isinstance(where, (Expr, float)):  # the number of pieces is not known
         return free()
     if isinstance(where, int):
         require_few(where)
@@ -165,13 +165,13 @@ def part_backward(call: ForwardCall) -> Estimate:
 
 @backward("aten.slice")
 def slice_backward(call: ForwardCall) -> Estimate:
-    """The gradient of a part; if the slice keeps everything (`x[:, 0]` with an open axis), the result's own gradient."""
+    """The gradient of a part, or the result's gradient itself if the slice keeps everything, as in `x[:, 0]`."""
     x: TensorType = call["x"]
     return free(x.like()) if call.out.shape == x.shape else part_backward(call)
 
 
 def copied_out(seen: Estimate) -> Estimate:
-    """A copy of what a view shows."""
+    """The estimate of a copy of a view's result."""
     return copied(*tensors_of(seen.out))
 
 
@@ -186,7 +186,7 @@ for _name in _COPIES.split():
 
 
 def copied_back(call: ForwardCall) -> Estimate:
-    """The gradient of a result that holds elements once each, written back to where they were."""
+    """The gradient of a copy that holds each element at most once, written back to the places of the elements."""
     x = next(value for value in call.arguments.values() if isinstance(value, TensorType))
     out = call.out
     gradient, is_cast = x.like(), out.dtype != x.dtype

@@ -1,4 +1,4 @@
-"""Operators that a line describes: copies, gradients put back, a number of operations for each element, bookkeeping.
+"""Operators that one line describes: copies, gradients put back, a number of operations for each element, bookkeeping.
 
 A line of `plain.txt` names the kind of some operators and the operators; then operands and attributes as for `takes`, `x~`
 for an operand that is not read; after `->` the results, after `;` the work; last what is counted, in a sentence. A result is
@@ -29,11 +29,11 @@ from graphflops.rules.work import WORK, Work
 from graphflops.tensor import DTYPES, TensorType
 
 _SHAPE = re.compile(r"(\w+)\((.*?)\)")
-Sizes = dict[str, Shape]  # by name, of a number just the one
+Sizes = dict[str, Shape]  # by name; a number is one size
 
 
 def plain(of: Operands, *, shapes: Mapping[str, str], results: str, work: str, reads: str) -> Estimate:
-    """As the line of the table says."""
+    """The estimate that a line of the table describes."""
     sizes = _named(of, shapes)
     out = tuple(_result(of, sizes, result) for result in results.split())
     if results[:1] in ("", "=", "+", "-"):
@@ -54,7 +54,7 @@ def plain(of: Operands, *, shapes: Mapping[str, str], results: str, work: str, r
 
 
 def _named(of: Operands, shapes: Mapping[str, str]) -> Sizes:
-    """The sizes that operands name, and numbers and lists of the call; raises ShapeError for operands of another shape."""
+    """The sizes of operands that the line names, and the call's numbers and lists. Raises ShapeError if sizes contradict."""
     given = {**of.attributes, **of.given}
     sizes = {name: x for name, x in given.items() if isinstance(x, tuple)}
     sizes |= {name: (x,) for name, x in given.items() if isinstance(x, (int, Expr))}

@@ -1,6 +1,6 @@
 """Elementwise arithmetic and functions: comparisons, selections, powers, rounding, bits, exponentials, Bessel, series.
 
-And activation functions, with the operators that spell out their gradients.
+Activation functions are here too, with the operators of their gradients.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from graphflops.tensor import COMPLEX128, FLOAT64, DType, TensorType
 KIND = "elementwise"
 
 
-# Functions whose row of work says everything, under all names that the table of operators has for them. A result is a
-# floating number, unless the function is a statement about its operands, or is computed in their type.
+# The table of operators registers functions under all of their names; those in the first list have rules of their own below.
+# Results are floating numbers, unless a function compares, is logical, or computes in its operands' type (second list).
 _OF_THEIR_OWN = """add sub rsub pow square round clamp clamp_min clamp_max addcmul addcdiv polar frexp angle polygamma
 mvlgamma where masked_fill lerp prelu elu gelu glu rrelu_with_noise softplus"""
 _IN_TYPE_OF_OPERANDS = """neg floor ceil trunc sign sgn frac nan_to_num mul floor_divide remainder fmod fmax fmin nextafter
@@ -177,7 +177,7 @@ pointwise("clamp_min", fold=dim_max)
 pointwise("clamp_max", fold=dim_min)
 
 
-for _dialect in ("aten", "prims"):  # the type is promoted from the two that are chosen between
+for _dialect in ("aten", "prims"):  # the result's type is promoted from the two choices alone
     _result = lambda _, *chosen: result_type(*chosen)  # noqa: E731
     pointwise("where", operands="condition a b", result=_result, fold=where, dialect=_dialect)
 pointwise("masked_fill", operands="a mask value", result=lambda x, *_: x.dtype)
@@ -252,7 +252,7 @@ def gelu(a: TensorType, *, approximate: str = "none") -> Estimate:
     return elementwise(gelu_work(approximate), a)
 
 
-# Recomputed from the operand, as ATen does.
+# The gradient is recomputed from the operand, as in ATen.
 backward("aten.gelu")(lambda call: differentiate(gelu_work(call.get("approximate", "none")))(call))
 
 

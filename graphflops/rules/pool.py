@@ -32,7 +32,7 @@ def outputs(
 ) -> Dim:
     """Output size of a window; with `ceil_mode` a last position counts only if it starts before the end padding.
 
-    padding: at either end, or at both.
+    padding: one width for both ends, or one for each.
     """
     before, after = padding if isinstance(padding, tuple) else (padding, padding)
     window, padded = dilation * (kernel - 1) + 1, before + size + after

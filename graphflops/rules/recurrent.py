@@ -29,12 +29,12 @@ class Cell:
     """One kind of cell: its gates and activations, and its other work per hidden unit and row."""
 
     gates: int
-    activations: tuple[Work, ...]  # of the gates, and of the state
+    activations: tuple[Work, ...]  # one per gate, then those of the state
     combining: int  # operations beside the activations and the biases, forward
-    combining_back: int = 0  # and backward
+    combining_back: int = 0  # the same, backward
     transcendentals_back: int = 0  # functions that the backward pass evaluates again
     kept: int = 0  # values per hidden unit and row that the backward reads beside the result
-    around: int = 0  # the same for a single step: both products, and values computed from them
+    around: int = 0  # the same for a call of a single cell: both products, and values computed from them
 
     @property
     def vector(self) -> int:
@@ -178,7 +178,7 @@ def sequence_back(cell: Cell, call: ForwardCall) -> Estimate:
 
 
 def with_gradients(work: Estimate, call: ForwardCall) -> Estimate:
-    """The work, with the wanted operands' gradients as results; results' gradients and operands are read."""
+    """The work with the wanted gradients as results; it reads the results' gradients and what the forward read."""
     wanted = (states_of(value) for name, value in call.arguments.items() if name in call.wants)
     results = tuple(value.like() for values in wanted for value in values if value.requires_grad)
     grads = tuple(value for value in call.estimate.out if isinstance(value, TensorType))
@@ -238,7 +238,7 @@ for _name, _cell in KINDS.items():
     )
 
 
-# As operators of libraries: gates after the matrix products, fused into one kernel; cuDNN, MIOpen, oneDNN.
+# Operators of libraries: the gates fused into one kernel after the matrix products; cuDNN, MIOpen, oneDNN.
 
 MODES = tuple(KINDS.values())  # in the order of the libraries' numbers
 GRU_SAVED = 5  # values per hidden unit that the fused GRU keeps for its backward pass

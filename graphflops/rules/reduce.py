@@ -1,7 +1,7 @@
 """Reductions: sums, means, extremes, variances, counts; and softmax. A reduction of n elements is n operations.
 
-Work per element of softmax: the maximum 1, its difference 1, the sum 1 and the division 1, and one exponential; log_softmax
-sums 1 and subtracts twice 2 after the maximum 1, with a logarithm per row. A conversion of the element type is one more.
+Work per element of softmax: the maximum 1, its difference 1, the sum 1 and the division 1, and one exponential; log_softmax:
+maximum 1, sum 1, two subtractions 2, an exponential, and a logarithm per row. A conversion of the type is one more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from graphflops.tensor import BOOL, FLOAT32, INT64, UINT8, UINT64, DType, Tensor
 
 KIND = "reduction"
 
-Fold = Callable[[Iterable[Dim]], Dim]  # the known contents of a vector reduced
+Fold = Callable[[Iterable[Dim]], Dim]  # reduces the known contents of a vector
 
 
 def accumulated(dtype: DType) -> DType:
@@ -76,7 +76,7 @@ def smallest(values: Iterable[Dim]) -> Dim:
 
 
 def truths(dtype: DType) -> DType:
-    """The type of truth values; of bytes they are bytes."""
+    """The type of truth values: bool, or uint8 if the operand is uint8."""
     return UINT8 if dtype == UINT8 else BOOL
 
 
@@ -182,7 +182,7 @@ def prims_reduction(x: TensorType, dims: Axes, *, output_dtype: DType | None = N
 
 
 def operand_gradient(call: ForwardCall, each: int = 0, evaluated: int = 0, saved: Tensors = ()) -> Estimate:
-    """The gradient of `x` from the first result's, with `flops` and functions per element."""
+    """The gradient of `x` from the first result's, by `each` operations and `evaluated` functions per element."""
     x = call["x"]
     work = parts(x) * each * x.numel
     return Estimate((x.like(),), 0, work, evaluated * x.numel, reads=(call.out, *saved))
@@ -193,19 +193,19 @@ def x_and_result(call: ForwardCall) -> tuple[TensorType, TensorType]:
     return call["x"], call.out
 
 
-# The result's gradient, repeated by a view.
+# The gradient is a view that repeats the result's gradient.
 backward("aten.sum")(lambda call: free(replace(call["x"].like(), stored=call.out.numel)))
 
 
 def per_element(
     each: int = 0, evaluated: int = 0, saved: Callable[[ForwardCall], Tensors] = lambda _: ()
 ) -> Backward:
-    """The backward rule with this work per element of the operand. saved: what is read beside the gradient."""
+    """The backward rule with this work per element of the operand. saved: tensors read beside the gradient."""
     return lambda call: operand_gradient(call, each, evaluated, saved(call))
 
 
 backward("aten.mean")(per_element(1))  # a division
-backward("aten.prod")(per_element(2, saved=x_and_result))  # times the product, over the element
+backward("aten.prod")(per_element(2, saved=x_and_result))  # times the product, divided by the element
 
 
 @backward("aten.amax", "aten.amin", "aten.max", "aten.min")
@@ -221,7 +221,7 @@ def selected_indices(call: ForwardCall) -> Tensors:
     return tensors_of(call.estimate.out[1:2])
 
 
-# Recomputes the mean; a difference and a product with the scaled gradient.
+# The mean is recomputed; then a difference and a product with the scaled gradient.
 backward("aten.var", "aten.std", "aten.var_mean", "aten.std_mean")(
     per_element(3, saved=lambda call: x_and_result(call)[:1])
 )

@@ -24,8 +24,8 @@ RuleFunction = Callable[..., Estimate]
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
 _PACKAGE = "graphflops.rules."
-# An argument, the element types of indices and masks that it takes, and the operators of torch that refuse others. What only
-# some releases or devices of torch refuse is not in it.
+# Each line: an argument, the element types of indices or masks that it takes, and the operators of torch that refuse others.
+# It omits what only some releases or devices of torch refuse.
 _INDICES = """
 index int32 int64: gather scatter scatter_add scatter_reduce index_select index_add index_reduce index_select_backward
 index int64: index_copy index_fill take put
@@ -118,9 +118,9 @@ class Rule(Record, frozen=True):
         """The arguments of a call of `op` by parameter name; what is left for a variadic rule is under `*`.
 
         The rule's keywords are found among the operands by the names of the operator's schema, or by their canonical names;
-        what the schema has and the rule does not name is ignored.
-        by_place: whether a keyword that neither names may be the operand at its place. Files of torch before 2.7 name every
-        argument without saying which are positional, and rules name leading operands as they like.
+        arguments of the schema that the rule does not name are ignored.
+        by_place: whether a keyword that neither has may be found by place. Files of torch before 2.7 name every argument
+        without saying which are positional, and rules name leading operands as they like.
         Raises RuleError for an argument that neither the rule nor the operator has.
         """
         names, leading = self.parameters, self.parameters[: self.positional]
@@ -147,7 +147,7 @@ class Rule(Record, frozen=True):
         return taken
 
     def _named(self, op: str, operands: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
-        """The operands after the rule's positional ones that its keywords name."""
+        """The operands after the positional ones, each by the rule's keyword for it."""
         known, first = orders(op), self.positional
         for place, value in enumerate(operands, start=first):
             names = {order[place] for order in known if place < len(order)}
@@ -193,7 +193,7 @@ class ForwardCall(Record, frozen=True):
         return out
 
     def gradients(self, *names: str) -> tuple[TensorType, ...]:
-        """A new gradient for each of these operands, else of all, that wants one."""
+        """A new gradient for each operand that wants one, among those named, or among all."""
         return tuple(self[name].like() for name in names or self.arguments if name in self.wants)
 
 
@@ -204,7 +204,7 @@ _installed_loaded = False
 
 
 class Registration(Record, frozen=True):
-    """The operators that a function is made the rule of, by calling this with it."""
+    """Operators without a rule yet; a function that this is called with becomes their rule."""
 
     keys: tuple[str, ...]
     product: tuple[str, ...]
@@ -311,7 +311,7 @@ def _registering_module() -> tuple[str, Kind]:
 
 
 def _add(rule: Rule, table: dict[str, Rule], homes: Mapping[str, Home], what: str) -> None:
-    """Put a rule into a table. Raises RuleError if its operator has one, or has it in another module by the index."""
+    """Put a rule into a table. Raises RuleError if its operator has one already, or if the index names another module."""
     key, listed = rule.key, homes.get(rule.key)
     there = table[key].home if key in table else listed.module if listed else rule.home
     if key in table or there != rule.home:
@@ -348,7 +348,7 @@ def _lookup(table: dict[str, Rule], homes: Mapping[str, Home], op: str) -> Rule 
 
 
 def _load_installed() -> bool:
-    """Import the rules of installed packages, the first time only; True if this was it."""
+    """Import the rules of installed packages, the first time only; True if this was the first time."""
     global _installed_loaded
     if _installed_loaded:
         return False

@@ -43,7 +43,7 @@ def antialiased(taps: int) -> Work:
 
 
 def separated(sizes: Shape, counts: Shape, taps: Sequence[Dim]) -> Dim:
-    """One axis after another, the last one first; an axis that shrinks has proportionally more taps."""
+    """Operations of resampling each axis in turn, the last one first; an axis that shrinks has proportionally more taps."""
     work: list[Dim] = []
     now = list(sizes)
     for place in reversed(range(len(sizes))):

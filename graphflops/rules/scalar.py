@@ -41,7 +41,7 @@ def number(*values: Value) -> Estimate:
 
 
 def applied(*operands: Value, exact: Function, symbolic: Function) -> Estimate:
-    """A function of numbers: `exact` if all are plain, `symbolic` with sizes; no value if it has none, or too long a one."""
+    """A function of numbers: `exact` on plain numbers, `symbolic` on sizes; None if it fails or the value is too long."""
     if not all(isinstance(x, (int, float, Expr)) for x in operands):  # a file may give texts and lists
         return number(None)
     whole = [int(x) if isinstance(x, float) and x.is_integer() else x for x in operands]

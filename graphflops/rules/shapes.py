@@ -57,7 +57,7 @@ def is_at_least(a: Dim, b: Dim) -> bool:
 
 
 def if_negative(number: Dim, then: Dim, otherwise: Dim) -> Dim:
-    """The first choice where the number is below 0, else the second; both where its sign is open."""
+    """The first choice where the number is below 0, else the second; a formula with both if its sign is unknown."""
     if is_at_least(number, 0):
         return otherwise
     return then if is_at_least(-1, number) else where(compare("<", number, 0), then, otherwise)
@@ -79,7 +79,7 @@ def smaller(a: Dim, b: Dim) -> Dim:
 
 def divided(a: Dim, b: Dim) -> Dim:
     """The integer quotient, rounded towards zero."""
-    if is_at_least(b, 0):  # and no division is by 0
+    if is_at_least(b, 0):  # a divisor is not 0, so it is positive here
         return if_negative(a, -floor_div(-a, b), floor_div(a, b))
     if is_at_least(0, b):
         return divided(-a, -b)
@@ -87,7 +87,7 @@ def divided(a: Dim, b: Dim) -> Dim:
 
 
 def remainder_of_dividend(a: Dim, b: Dim) -> Dim:
-    """What a division rounded towards zero leaves: it has the dividend's sign, and the divisor's sign does not matter."""
+    """The remainder of a division rounded towards zero: it has the dividend's sign, whatever the divisor's sign."""
     divisor = if_negative(b, -b, b)
     return if_negative(a, -mod(-a, divisor), mod(a, divisor))
 
@@ -95,8 +95,8 @@ def remainder_of_dividend(a: Dim, b: Dim) -> Dim:
 def kept_by_onnx_slice(length: Dim, start: Dim, end: Dim, step: int) -> Dim:
     """How many positions of an axis a slice keeps: negative bounds count from its end, and both are clamped to it.
 
-    A computed end must lie within an axis of fixed length: it is a table of positions, made long enough. A slice that
-    steps backwards to the largest int32 or int64 goes to the front, as onnxruntime runs it.
+    A computed end lies within an axis of fixed length, which is a table of positions made long enough. A slice that steps
+    backwards to the largest int32 or int64 goes to the front, as onnxruntime runs it.
     """
     is_table = isinstance(length, int) and isinstance(end, Expr) and step > 0
     if is_table and is_at_least(start, 0) and is_at_least(end, start):
@@ -135,7 +135,7 @@ _WIDE = 32  # bits of a signed type that every size fits into
 
 
 def few(shape: Sequence[Dim], most: int = MAX_ELEMENTS) -> tuple[int, ...] | None:
-    """The sizes where all are numbers and the contents are few, rows without elements included; else None."""
+    """The sizes if all are numbers and they have few elements, where an axis of 0 counts as 1; else None."""
     sizes = tuple([size for size in shape if isinstance(size, int)])
     return sizes if len(sizes) == len(shape) and math.prod(max(size, 1) for size in sizes) <= most else None
 
@@ -143,7 +143,7 @@ def few(shape: Sequence[Dim], most: int = MAX_ELEMENTS) -> tuple[int, ...] | Non
 def in_type(number: Dim, dtype: DType) -> Dim | None:
     """The number as an integer type holds it: without the upper bits that it has no room for.
 
-    A formula is taken to fit into a signed type of 32 bits or more; None where it may not fit into a narrower one.
+    A formula is taken to fit into a signed type of 32 bits or more; None if it may not fit into a narrower one.
     """
     lowest = -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
     numbers = 1 << dtype.bits
@@ -155,7 +155,7 @@ def in_type(number: Dim, dtype: DType) -> Dim | None:
 
 
 def held(x: TensorType) -> TensorType:
-    """The tensor with its contents as its integer type holds them; without contents where these are many, or not known."""
+    """The tensor with its contents as its integer type holds them; without contents if these are many, or not known."""
     if x.value is None or x.dtype.kind not in ("int", "uint"):
         return x
     contents = None if few(x.shape) is None else _held(x.value, x.dtype)
@@ -171,7 +171,7 @@ def _held(contents: Contents, dtype: DType) -> Contents | None:
 
 
 def combine(fold: Fold, shape: Sequence[Dim], operands: Sequence[Value]) -> Contents | None:
-    """Contents of an elementwise result of this shape, or None where an operand's contents are not known."""
+    """Contents of an elementwise result of this shape, or None if an operand's contents are not known."""
     known = [(x.rank, x.value) if isinstance(x, TensorType) else (0, x) for x in operands]
     if few(shape) is None or not all(_is_whole(value) for _, value in known):
         return None
@@ -261,8 +261,8 @@ def replaced(shape: Shape, place: int, *sizes: Dim) -> Shape:
 def kept_by_slice(size: Dim, start: Dim | None, end: Dim | None, step: Dim = 1) -> Dim:
     """How many positions a slice keeps.
 
-    An end past 1 may lie behind a size that is not known. A start is taken to lie within it, but for a literal one that
-    counts more than 1 from the end: the last 4,096 keys of a cache are all of a shorter one.
+    An end above 1 may exceed an unknown size, so it is clamped. A start is assumed to be within the size, unless it is a
+    literal below -1: the last 4,096 keys of a shorter cache are all of its keys.
     """
     first = 0 if start is None else _bound(size, start)
     last = size if end is None else _bound(size, end)
@@ -279,7 +279,7 @@ def _bound(size: Dim, at: Dim) -> Dim:
     if isinstance(at, int) and at >= END:
         return size
     counted = size + at if at_least(-1, at) or (isinstance(at, Expr) and at_least(0, at)) else at
-    # Nothing but their values tells the sign of a number less sizes: `8 - min(16, s)`.
+    # The sign of a number minus sizes, as in `8 - min(16, s)`, depends on their values.
     falls = isinstance(at, Expr) and all(factor < 0 for atoms, factor in at.terms.items() if atoms)
     if falls and not at_least(at, 0) and not at_least(0, at):
         counted = dim_min(where(compare("<", at, 0), size + at, at), size)
@@ -358,13 +358,13 @@ def results(*places: int) -> Callable[[Estimate], Estimate]:
 def doubled_pairs(
     rows: Dim, keys: Dim, *, left: Dim | None = None, right: Dim | None = None, offset: Dim = 0
 ) -> Dim:
-    """Twice the pairs with -left <= key - row - offset <= right: doubled, for half a square is a fraction."""
+    """Twice the number of pairs with -left <= key - row - offset <= right; doubled, so formulas need no halves."""
     upper = 2 * rows * keys if right is None else _doubled_below(rows, keys, offset + right)
     return upper if left is None else upper - _doubled_below(rows, keys, offset - left - 1)
 
 
 def _doubled_below(rows: Dim, keys: Dim, diagonal: Dim) -> Dim:
-    """Twice the pairs with key - row <= diagonal: a staircase, less what sticks out on either side."""
+    """Twice the pairs with key - row <= diagonal: a staircase, less the parts that stick out on both sides."""
     inside = _doubled_triangle(rows + diagonal) - _doubled_triangle(diagonal)
     return inside - _doubled_triangle(rows + diagonal - keys) + _doubled_triangle(diagonal - keys)
 

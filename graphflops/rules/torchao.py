@@ -1,7 +1,4 @@
-"""Operators of torchao, which quantises in blocks, and its products of narrow, sparse and packed operands.
-
-A program may reach into a quantised weight.
-"""
+"""Operators of torchao, which quantises in blocks, and its products of narrow, sparse and packed operands."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ def int_scaled_matmul(a: TensorType, b: TensorType, scales: TensorType) -> Estim
     return scaled_product(a, prod(b.shape), b.shape[-1], scales.dtype, b, scales, per_result=1)
 
 
-# Of matrices whose tiles may lie in another order.
+# Products of matrices whose tiles may lie in another order.
 rule("torchao.swizzle_mm", product=("a", "b")).derived(matmul, order="a b _ _")
 rule("torchao.swizzle_scaled_mm", product=("a", "b")).derived(
     scaled_mm, order="a b _ _ scale_a scale_b bias scale_result out_dtype"

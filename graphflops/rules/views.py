@@ -1,7 +1,7 @@
 """Views of whole tensors: reshaped, permuted or expanded, without work or traffic.
 
-Strides are not known here, so `reshape` and `flatten` are taken to be the views they are wherever strides
-allow; where a program had to copy, its decomposed form says so with a `clone` of its own.
+Strides are not known here, so `reshape` and `flatten` are assumed to be views; where a program has to copy, its decomposed
+form has a `clone`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KIND = "view"
 
 
 def shape_of(size: Sequence[Dim] | TensorType) -> Sequence[Dim]:
-    """The sizes, of a tensor those that it has."""
+    """The sizes as given, or those of a given tensor."""
     return size.shape if isinstance(size, TensorType) else size
 
 
@@ -258,7 +258,7 @@ def unflatten_dense_tensors(flat: TensorType, tensors: Sequence[TensorType]) -> 
 
 @backward("aten.expand expand_copy expand_as broadcast_to unfold as_strided")
 def repeat_backward(call: ForwardCall) -> Estimate:
-    """The gradients of the repeats of each element, summed; nothing where nothing is repeated."""
+    """Sums the gradients of the repeats of each element; no work if nothing is repeated."""
     x: TensorType = call["x"]
     if same(call.out.numel, x.numel):
         return free(x.like())
@@ -267,7 +267,7 @@ def repeat_backward(call: ForwardCall) -> Estimate:
 
 @backward("aten.broadcast_tensors", "aten.meshgrid")
 def repeats_backward(call: ForwardCall) -> Estimate:
-    """The gradients of the repeats of each wanting tensor's elements, summed."""
+    """Sums the gradients of the repeats of each element, for the tensors that want a gradient."""
     outs, tensors = tensors_of(call.estimate.out), tensors_of(call["tensors"])
     wanted = [(x.like(), out.like()) for out, x in zip(outs, tensors, strict=True) if x.requires_grad]
     summed = [(x, grad) for x, grad in wanted if not same(grad.numel, x.numel)]

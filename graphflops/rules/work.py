@@ -11,8 +11,8 @@ analysis imports them: a class of two costs 0.1 ms, a frozen dataclass five time
 The rows are the lines of `work.txt`; after an empty line those of activations, and after another the gradients of reductions
 and scans. A row has names, how many operands, FLOPs and function evaluations, and both for a complex element where they are
 not twice those of a real one; then the gradient of each operand as a formula, where the function has a gradient rule of its
-own: `g` passes the result's on, `fused` is computed by one kernel; behind `=>` stands what PyTorch computes instead, with
-what guards against special values (tools/autograd/derivatives.yaml).
+own: `g` passes the result's on, `fused` is computed by one kernel; after `=>`, the formula that PyTorch computes instead,
+with its guards against special values (tools/autograd/derivatives.yaml).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Gradient(NamedTuple):
 
 
 class Formula(Record, frozen=True):
-    """The gradient of one operand as a formula (`formula.py` says how to write it), of which its work is counted."""
+    """The gradient of one operand as a formula, from which its work is counted (`formula.py` says how to write one)."""
 
     text: str
     launched: str = ""  # what PyTorch computes instead
@@ -72,7 +72,7 @@ class Work(Record, frozen=True):
         return Work(self.name, *work, both, self.formulas, self.operands)
 
     def on(self, elements: Dim) -> Estimate:
-        """The arithmetic alone, on so many elements."""
+        """The arithmetic, without traffic, on a number of elements."""
         return Estimate(vector_flops=self.flops * elements, transcendentals=self.transcendentals * elements)
 
     def times(self, count: int) -> Work:
@@ -111,7 +111,7 @@ REDUCTIONS: Mapping[str, Formula] = {
 
 @lru_cache(maxsize=1024)
 def gradient_of(formula: Formula, numbers: Numbers = ()) -> Gradient | None:
-    """The work and the reads of a formula; PASS where it is `g`. numbers: what are no tensors, by letter or name."""
+    """The work and the reads of a formula; PASS where it is `g`. numbers: operands other than tensors, by name."""
     from graphflops.rules.formula import is_part_of_choice, launches  # only training reads formulas
 
     flops = transcendentals = 0

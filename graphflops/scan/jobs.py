@@ -63,7 +63,7 @@ class Options(msgspec.Struct, frozen=True):
 
     @property
     def limits(self) -> str:
-        """What files that exceed the limits depend on beside."""
+        """The limits; results of files that exceed them also depend on these."""
         return f"timeout={self.timeout:g} memory={self.memory}"
 
 
@@ -171,13 +171,13 @@ def opened(url: str) -> tuple[Any, str]:
 
 
 def size_of(url: str) -> int:
-    """Bytes of what a URL names; 0 where its file system does not tell."""
+    """Bytes of what a URL names; 0 if its file system does not tell."""
     system, path = opened(url)
     return int(system.size(path) or 0)
 
 
 def fetch(url: str, target: str) -> None:
-    """Copies what a URL names to a file; FileError where it cannot be had."""
+    """Copies what a URL names to a file; FileError if that fails."""
     system, path = opened(url)
     try:
         with system.open(path, "rb") as source, open(target, "wb") as copy:

@@ -36,7 +36,7 @@ KNOWN = "known"  # status of a row that is to be taken from the table
 
 
 def scanned(job: Job, known: Collection[str] = ()) -> Result:
-    """The row of a job. known: digests of the files whose rows the table has; of these the row has the status KNOWN."""
+    """The row of a job. known: digests of the files whose rows the table has; for these, the row has the status KNOWN."""
     key: dict[str, Any] = {"sha256": "", "path": job.name, "binding": job.binding.text}
     with _place(job.path) as file:
         about = {**key, **_step("look", file, job).row}
@@ -56,7 +56,7 @@ def scanned(job: Job, known: Collection[str] = ()) -> Result:
 
 
 def _step(step: Literal["look", "digest", "analyze"], file: str, job: Job, size: int = 0) -> Result:
-    """What a worker process says of the file; a row of its own where the process ends twice. size: bytes to be read."""
+    """A worker process's result for the file, or a row with an error if the process ends twice. size: bytes to be read."""
     seconds = job.options.timeout + size / _SLOWEST
     url = job.path if is_url(job.path) else ""
     task = Task(step, os.fsencode(file), job.name, url, seconds, job.binding, job.options)
@@ -74,7 +74,7 @@ def _step(step: Literal["look", "digest", "analyze"], file: str, job: Job, size:
 
 @contextlib.contextmanager
 def _place(path: str) -> Iterator[str]:
-    """Where the file is; of a URL, where a copy is put that is gone afterwards."""
+    """The path of the file; for a URL, the path of a temporary copy."""
     if not is_url(path):
         yield path
         return
@@ -83,9 +83,9 @@ def _place(path: str) -> Iterator[str]:
 
 
 _ROWS = 500  # rows of a part
-_SECONDS = 5.0  # after which what there is is written as a part
+_SECONDS = 5.0  # after which waiting rows are written as a part
 CONNECT, _CLOSE = 30, 2  # seconds to reach a scheduler, and to leave it
-_POLL = 1.0  # seconds without a result after which it is looked whether there will be one
+_POLL = 1.0  # seconds without a result after which the cluster is checked
 _LOST = 3  # times that a cluster may lose the worker of one job
 Key = tuple[str, str]  # path and binding
 
@@ -142,7 +142,7 @@ def scan(
     workers: processes on this machine. scheduler: address of a Dask cluster to run on instead. cache: take rows of the same
     file, version and options from the table. progress: called with what is done, and the number of jobs.
 
-    Raises ScanError where the cluster is lost, FileError where the table cannot be read or written.
+    Raises ScanError if the cluster is lost, FileError if the table cannot be read or written.
     """
     options = jobs[0].options
     table = _opened(folder, options.text, options.limits, jobs, cache=cache)
@@ -210,7 +210,7 @@ def _write(table: _Table) -> None:
 
 
 def _settle(table: _Table, jobs: Sequence[Job]) -> None:
-    """Takes out rows of these jobs that are not of the last analysis, and rows that stand twice."""
+    """Removes rows of these jobs that are not of the last analysis, and duplicate rows."""
     wanted = {(job.name, job.binding.text) for job in jobs}
     last: dict[Key, tuple[Any, ...]] = {}
     found = store.read(table.folder, columns=_COLUMNS)
@@ -240,7 +240,7 @@ def _settle(table: _Table, jobs: Sequence[Job]) -> None:
 
 
 def _order(table: _Table, row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What tells the last analysis of a file: of this code and these options, of its last change, within these limits."""
+    """A row's key, largest for the last analysis: of this code and these options, of the newest file, within the limits."""
     same = row["options"] == table.options and row["version"] == tool()
     limited = row["status"] not in ("timeout", "killed") or row["limits"] == table.limits
     return same, row["modified"] or 0, limited, row["sha256"]

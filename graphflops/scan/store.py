@@ -13,7 +13,7 @@ from graphflops.errors import FileError, OptionError, shown
 from graphflops.scan.worker import TABLES, Row, TableName
 
 _SUFFIX = ".parquet"
-_UNFINISHED = ".writing"  # suffix of a part that is not whole yet: no reader takes it for one
+_UNFINISHED = ".writing"  # suffix of a part that is not whole yet; readers ignore it
 
 
 def pyarrow() -> Any:
@@ -35,7 +35,7 @@ def schema(name: TableName) -> Any:
 
 
 def parts(folder: str) -> list[str]:
-    """The files of a table in a folder, or the one file that it is; FileError where there is none."""
+    """The files of a table in a folder, or the one file that it is; FileError if there is none."""
     if os.path.isfile(folder):
         return [folder]
     try:
@@ -46,7 +46,7 @@ def parts(folder: str) -> list[str]:
 
 
 def read(folder: str, name: TableName = "results", columns: Sequence[str] | None = None) -> Any:
-    """A whole table; FileError where a part of it is none."""
+    """A whole table; FileError if a part is not one."""
     arrow = pyarrow()
     wanted = schema(name)
     if columns is not None:
@@ -97,7 +97,7 @@ def _write(folder: str, table: Any) -> None:
 
 
 def prepare(folder: str) -> None:
-    """Makes the folder, and removes parts that a scan which was killed did not finish."""
+    """Makes the folder, and removes unfinished parts of killed scans."""
     pyarrow()  # without it no folder is left behind
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise FileError(f"{shown(folder)}: is a file, and a scan writes a folder of parts")
@@ -113,10 +113,7 @@ def prepare(folder: str) -> None:
 def keep(
     folder: str, wanted: Callable[[Mapping[str, Any]], bool], name: TableName, columns: Sequence[str]
 ) -> None:
-    """Takes out rows: a part that has some is written anew without them, and then removed.
-
-    columns: those that `wanted` looks at.
-    """
+    """Removes rows: a part that has some is replaced by one without them. columns: those that `wanted` reads."""
     every = schema(name)
     seen = pyarrow().schema([every.field(column) for column in columns])
     for path in parts(folder):

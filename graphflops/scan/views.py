@@ -1,4 +1,4 @@
-"""What is made of tables of a scan: a page, what changed between two, and what breaks a policy, the limits of a budget.
+"""Views of tables of a scan: a page, the changes between two, and the rows that break a policy (limits of a budget).
 
 The page is sortable and filterable, opened from disk, without network.
 """
@@ -35,7 +35,7 @@ _NAME = 120
 
 
 class RowChange(Record, frozen=True):
-    """A file at a binding; a side is None where its table does not have it."""
+    """A file at a binding; a side is None if its table does not have it."""
 
     name: str
     before: Row | None
@@ -57,7 +57,7 @@ class FleetChange(Record, frozen=True):
 
 
 def changes(old: str, new: str) -> FleetChange:
-    """Compares two tables by path and binding; FileError where one is none."""
+    """Compares two tables by path and binding; FileError if one is not a table of a scan."""
     before, after = _rows(old), _rows(new)
     keys = {**before, **after}
     every = [RowChange(" ".join(filter(None, key)), before.get(key), after.get(key)) for key in keys]
@@ -210,7 +210,7 @@ _HERE = Path(__file__).parent
 
 
 def page(folder: str, name: str = "") -> str:
-    """The table in a folder as a page of that name, or its own; FileError where there is none."""
+    """The table in a folder as a page of that name, or its own; FileError if there is none."""
     columns = [column for _, column, _ in _SHOWN]
     formulas = [f"{column}_formula" for column in columns if f"{column}_formula" in RESULTS]
     rows = list(store.rows_of(store.read(folder, columns=[*columns, *formulas])))
@@ -243,7 +243,7 @@ def page(folder: str, name: str = "") -> str:
 
 
 def _assumed(row: dict[str, Any], columns: list[str], kept: list[int]) -> list[int]:
-    """Places of the figures that an assumed size may have a part in."""
+    """Places of the figures that may depend on an assumed size."""
     if not row["assumed"]:
         return []
     open_ = {"time_seconds", *(name for name in columns if not (row.get(f"{name}_formula") or "0").isdigit())}

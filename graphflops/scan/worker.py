@@ -1,4 +1,4 @@
-"""A worker process: reads tasks from its standard input, a line of JSON each, and writes a line with what came of each.
+"""A worker process: reads tasks from its standard input, a line of JSON each, and writes a line with the result of each.
 
 It looks at files of unknown origin, reads them and makes their rows of the tables, and may hang, crash or be killed; the
 process that started it then starts another. No import of pyarrow: worker processes need none.
@@ -60,7 +60,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 def answered(task: Task) -> Result:
-    """What came of a step; one that cannot be done, or takes too long or too much, has a row with its error."""
+    """The result of a step; a step that fails, or exceeds the limits of time or memory, has a row with its error."""
     begun, file = time.perf_counter(), os.fsdecode(task.file)
     more: dict[str, list[Row]] = {}
     try:
@@ -232,7 +232,7 @@ _TABLES = {"calls": _calls, "modules": _modules, "findings": _findings}
 
 
 def state_of(path: str) -> Row:
-    """A file's size and time of change, which show whether it was replaced. FileError where it cannot be read."""
+    """A file's size and time of change, which show whether it was replaced. FileError if it cannot be read."""
     try:
         found = os.stat(path)
     except OSError as error:
@@ -298,7 +298,7 @@ def main() -> None:
 
 
 COMMAND = (sys.executable, "-m", "graphflops.scan.worker")
-GRACE = 5.0  # seconds beyond the time limit, which the process itself keeps, after which it is ended
+GRACE = 5.0  # seconds beyond the time limit (kept by the process itself) after which it is killed
 _MOST_MEMORY = 180 * 2**20  # bytes; a process that has had more is replaced by a fresh one
 
 
@@ -318,7 +318,7 @@ class Isolated:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self, task: Task) -> Result:
-        """What the process replies; Ended where it does not."""
+        """The process's reply; raises Ended if there is none."""
         if _closed.is_set():
             raise Ended(0, late=False)
         if self._process is None:

@@ -44,7 +44,7 @@ class Flops(msgspec.Struct, frozen=True):
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """FLOPs of one run, or of a micro-step of training, which takes in so many items, in sequences of one length or none."""
+    """FLOPs of one run, or of a micro-step of training. items, length: of its input; None if items form no sequences."""
 
     items: int
     length: int | None
@@ -59,10 +59,10 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 def figures(report: Report, axis: str) -> Figures:
-    """The figures of a report whose items are the entries of an input axis. Raises ModelError where a size has no value.
+    """The figures of a report whose items are the entries of an input axis. Raises ModelError if a size has no value.
 
-    N are the parameters that an item uses: all, embeddings too, but for experts that it is not routed to. A frozen parameter
-    has 4 instead of 6: no gradient of its own.
+    N are the parameters that an item uses: all, embeddings too, except experts that it is not routed to. A frozen parameter
+    counts 4 instead of 6: it has no gradient.
     """
     if any(row.phase == "backward" for row in report.rows):
         raise ModelError("the program holds its gradients already: give the one exported without them")
@@ -93,9 +93,9 @@ def figures(report: Report, axis: str) -> Figures:
 
 
 def token_axis(program: Graph | Report) -> str:
-    """The axis along which tokens stand: the second of the first integers in rows and columns that a caller passes in.
+    """The axis of the tokens: the second axis of the first integer input with two or more axes.
 
-    Raises ModelError where there are none, or where a report says that they look up nothing.
+    Raises ModelError if there is none, or if a report says that the program looks up no tokens.
     """
     if isinstance(program, Report):
         entered: list[tuple[str, object]] = [*program.inputs] if "tokens" in items(program) else []
@@ -108,7 +108,7 @@ def token_axis(program: Graph | Report) -> str:
 
 
 def _computed_part(report: Report, row: Row, use: AttentionUse | None) -> float:
-    """The part of the pairs in tiles that a fused kernel multiplies, where it knows the mask; 1 elsewhere."""
+    """The share of pairs in tiles that a fused kernel multiplies, if it knows the mask; else 1."""
     if use is None or not use.is_fused or use.mask != "structure":
         return 1.0
     # A mask that is passed as a tensor hides nothing.
@@ -153,7 +153,7 @@ class Threshold(msgspec.Struct, frozen=True):
     """A threshold in FLOPs of training compute: `flops`, None for the original model's, over `divisor`.
 
     of: what is compared: the training of the model with all that came before, or the modification alone. in_force: since
-    when, None where that was not verified. read: the day on which the text at `source` was read.
+    when, None if that was not verified. read: the day on which the text at `source` was read.
     """
 
     name: str
@@ -218,7 +218,7 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def predicted_hours(report: Report, runs: float) -> Interval | None:
-    """Hours of so many runs, or micro-steps of training; None where no time is predicted, or nothing but the least one."""
+    """Hours of so many runs, or micro-steps of training; None if no time is predicted, or only a lower bound."""
     time, step = report.step_time or report.totals.time, report.training
     if time is None or time.is_lower_bound:
         return None
@@ -227,7 +227,7 @@ def predicted_hours(report: Report, runs: float) -> Interval | None:
 
 
 def added(parts: Sequence[Interval | None]) -> Interval | None:
-    """The sum of predicted intervals; None where one is not known."""
+    """The sum of predicted intervals; None if one is not known."""
     known = [part for part in parts if part]
     if len(known) < len(parts):
         return None
@@ -235,7 +235,7 @@ def added(parts: Sequence[Interval | None]) -> Interval | None:
 
 
 def predicted_energy(hours: Interval | None, device: Device | None, devices: int) -> Interval | None:
-    """Kilowatt-hours of the nodes that devices are in, from their power limit; None where hours or limit are not known."""
+    """Kilowatt-hours of the nodes that devices are in, from their power limit; None if hours or limit are not known."""
     if hours is None or device is None or device.power_watts is None:
         return None
     kilowatts, share = devices * device.power_watts / 1000, node_power()

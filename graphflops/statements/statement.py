@@ -106,7 +106,7 @@ _OF_KINDS = {
 class StageCost(msgspec.Struct, frozen=True):
     """What one stage took. counted: thresholds are compared with it. at_least: calls of unknown cost may add to it.
 
-    updates: of the optimizer, None where the batch is not known. hours: predicted, None where they are not.
+    updates: of the optimizer, None if the batch is not known. hours: predicted, None if they are not.
     """
 
     name: str
@@ -125,7 +125,7 @@ class Statement(Rendered, msgspec.Struct, frozen=True):
 
     schema, tool: of this document, and the release that made it. program: digest of the program's own description.
     parameters: of the model; used_parameters: that a token uses. flops: of the stages that count. hours, energy_kwh: of all
-    stages but inference; None where not known. mfu, hfu: model and executed FLOPs over what the devices could multiply in
+    stages but inference; None if not known. mfu, hfu: model and executed FLOPs over what the devices could multiply in
     the hours given. carbon: grams of CO2 equivalent of a kWh. original_flops: of the model that was modified.
     """
 
@@ -153,7 +153,7 @@ class Statement(Rendered, msgspec.Struct, frozen=True):
 
     @property
     def co2_kg(self) -> Interval | None:
-        """Kilograms of CO2 equivalent of the energy; None where that, or `carbon`, is not known."""
+        """Kilograms of CO2 equivalent of the energy; None if that, or `carbon`, is not known."""
         if (energy := self.energy_kwh) is None or self.carbon is None:
             return None
         return Interval(energy.low * self.carbon / 1000, energy.high * self.carbon / 1000, energy.basis)
@@ -175,7 +175,7 @@ def statement(
     original: FLOPs of the model that this run modifies. per: the axis whose entries `tokens` counts. date: of the document,
     `2026-11-23`. supplier: who states it. options: dims, inputs, masks and execution, as for `analyze`.
 
-    Raises OptionError for wrong options, ModelError where they contradict one another or the program, FileError.
+    Raises OptionError for wrong options, ModelError if they contradict one another or the program, FileError.
     """
     _check(device, date, hours=hours, devices=devices, kwh=kwh, carbon=carbon, original=original)
     step, profile = training_of(training), imported("graphflops.devices:device")(device) if device else None
@@ -202,7 +202,7 @@ def statement(
 
 
 def _check(device: str | None, date: str | None, **numbers: float | None) -> None:
-    """OptionError for numbers that are none, and for options that say nothing without another."""
+    """Raise OptionError for invalid numbers, and for options without the option that they need."""
     for name, value in numbers.items():
         if value is not None and not 0 < value < 1e40:
             raise OptionError(f"{name} is a number above zero, and below 1e40, not {value}")
@@ -272,7 +272,7 @@ class _Pricing(msgspec.Struct, frozen=True):
         found = plain = figures(report, axis)
         if one.length and found.length is None:
             raise OptionError(f"{name}: a length is of sequences, and {shown(axis)} counts samples")
-        # What is recomputed looks like gradients of frozen layers.
+        # Recomputed work looks like gradients of frozen layers.
         if training and own.recompute and isinstance(program, Graph):
             plain = figures(self.report(one, program, axis, replace(own, recompute=()), device=None), axis)
         updates = -(-one.tokens // self.batch) if self.batch and training else None
@@ -320,7 +320,7 @@ class _Pricing(msgspec.Struct, frozen=True):
 
 
 def _own(priced: Sequence[_Priced]) -> _Priced:
-    """The first stage of the model itself; ModelError for one with other tokens. Generated data are exchanged as text."""
+    """The first stage of the model itself; ModelError for one with other tokens, unless it generates text."""
     own = next(one for one in priced if one.stage.model is None)
     for one in priced:
         wanted, found = own.figures.vocabulary, one.figures.vocabulary
@@ -333,7 +333,7 @@ def _own(priced: Sequence[_Priced]) -> _Priced:
 def _utilisation(
     trained: Sequence[_Priced], hours: float, profile: Device, devices: int
 ) -> tuple[float, float] | None:
-    """MFU and HFU of all stages but inference, None where a peak is not known; ModelError for hours that are too few."""
+    """MFU and HFU of all stages but inference, None if a peak is not known; ModelError for hours that are too few."""
     mfu = hfu = 0.0
     for one in trained:
         runs = one.cost.tokens / one.figures.items / (hours * HOUR * devices)
@@ -381,7 +381,7 @@ def _assumed(
 
 
 def _of_stage(one: _Priced) -> Iterator[str]:
-    """What was assumed of a stage."""
+    """The assumptions about a stage."""
     report, name = one.report, one.cost.name
     if one.stage.length is None and one.cost.length is not None and not report.assumed:
         yield f"{name}: sequences of {one.cost.length:,}, as the program was exported; --length gives another"

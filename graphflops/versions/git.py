@@ -13,10 +13,10 @@ _SECONDS = 30  # that git may take to list the files of a repository
 
 
 def located(names: Iterable[str], folder: str = ".") -> dict[str, str]:
-    """The path of each source file that can be told, relative to `folder`.
+    """The path of each source file that can be identified, relative to `folder`.
 
-    An export keeps `model.py` of `/home/me/src/model.py`, and `package/model.py` of an installed package: a file of the
-    checkout is meant where it is the only one whose path ends so.
+    An export keeps `model.py` of `/home/me/src/model.py`, and `package/model.py` of an installed package: that is a file of
+    the checkout if only one path ends so.
     """
     wanted = list(dict.fromkeys(names))
     if not wanted:
@@ -49,9 +49,9 @@ _SUFFIXES = (".exe", "") if os.name == "nt" else ("",)
 def git(
     *command: str, given: bytes = b"", output: object = None, check: bool = True, seconds: float | None = None
 ) -> bytes:
-    """What git prints; FileError, in git's words, where it fails and `check` is set.
+    """Git's output; FileError with git's message if it fails and `check` is set.
 
-    given: its standard input. output: a file for what it prints. seconds: that it may take.
+    given: its standard input. output: a file for its output. seconds: the time limit.
     """
     try:
         done = subprocess.run(
@@ -85,12 +85,12 @@ def succeeds(*command: str, seconds: float | None = None) -> bool:
 
 @cache
 def executable(path: str) -> str:
-    """The git of the folders in PATH; FileError where there is none.
+    """The git of the folders in PATH; FileError if there is none.
 
-    Windows looks into the current folder first, and so does a PATH with an empty or relative part: there a pull request
-    can put a git of its own. Folders in the checkout are skipped.
+    Windows searches the current folder first, and so does a PATH with an empty or relative part: a pull request can put its
+    own git there. So folders in the checkout are skipped.
     """
-    # The nearest folder around that has a `.git`; "" where there is none.
+    # The nearest folder around that has a `.git`; "" if there is none.
     checkout = os.path.realpath(os.curdir)
     while checkout and not os.path.exists(os.path.join(checkout, ".git")):
         above = os.path.dirname(checkout)

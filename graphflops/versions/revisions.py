@@ -1,8 +1,8 @@
 """Models at a git revision, and what one cost at each commit that changed it: blobs read through `git`, Git LFS pointers
 resolved from the local store.
 
-Nothing is checked out. What the user wrote never stands where git takes an option, and no filter, hook or external diff of
-the repository is run. The hash of what Git LFS stores is checked; it is fetched only where the user allows it.
+Nothing is checked out. The user's text is never passed where git takes an option, and no filter, hook or external diff of
+the repository runs. The hash of an object of Git LFS is checked; it is fetched only if the user allows it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def is_pointer(path: str) -> bool:
 
 
 def resolve(file: str, place: str) -> None:
-    """Replaces a pointer file by what it points to; FileError where that is not in the local store and may not be fetched.
+    """Replaces a pointer file by what it points to; FileError if that is not in the local store and may not be fetched.
 
     place: what errors call the file.
     """
@@ -67,7 +67,7 @@ def resolve(file: str, place: str) -> None:
 
 
 def _copied(source: str, target: str, digest: str, size: int, what: str) -> None:
-    """Copies an object; FileError where it is not what the pointer says."""
+    """Copies an object; FileError if it is not what the pointer says."""
     hashed, copied = hashlib.sha256(), 0
     with open(source, "rb") as read, open(target, "wb") as written:
         while (part := read.read(_CHUNK)) and copied <= size:
@@ -154,7 +154,7 @@ class RevisionRange(Record, frozen=True):
 
 
 def range_of(text: str) -> RevisionRange | None:
-    """`main..HEAD`, `main...HEAD` or `main..` as two revisions; None where the text is no range."""
+    """`main..HEAD`, `main...HEAD` or `main..` as two revisions; None if the text is no range."""
     old, dots, new = text.partition("...")
     if not dots:
         old, dots, new = text.partition("..")
@@ -164,13 +164,13 @@ def range_of(text: str) -> RevisionRange | None:
 
 
 def resolved(revision: str) -> str:
-    """The commit that a revision names; FileError where there is none, or no repository."""
+    """The commit that a revision names; FileError if there is none, or no repository."""
     if not revision or revision.startswith("-"):
         raise FileError(f"{shown(revision)!r} is no git revision")
     found = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", check=False)
     commit = found.decode().strip()
     if not re.fullmatch(r"[0-9a-f]{40,64}", commit):
-        git("rev-parse", "--git-dir")  # which says so where this is no repository
+        git("rev-parse", "--git-dir")  # raises if this is no repository
         raise FileError(f"{shown(revision)}: neither a file nor a git revision")
     return commit
 
@@ -184,7 +184,7 @@ def merge_base(old: str, new: str) -> str:
 
 
 def changed(old: str, new: str | None, paths: Sequence[str]) -> list[tuple[str | None, str | None]]:
-    """Models that differ between two commits (`new` None: and the checkout), by path in either; None where one lacks it.
+    """Models that differ between two commits (`new` None: and the checkout), by path in either; None if one lacks it.
 
     paths: only in these files and folders; none means everywhere. A file that was renamed is one model.
     """
@@ -210,7 +210,7 @@ def changed_file(commit: str, path: str) -> bool:
 
 @contextmanager
 def file_at(commit: str, path: str, *, from_top: bool = False) -> Iterator[str]:
-    """A model at a commit as a file that is gone afterwards; FileError where there is none, or only a pointer to it.
+    """A model at a commit as a temporary file; FileError if there is none, or only a pointer to it.
 
     from_top: the path counts from the top of the repository, else from the current folder.
     """
@@ -234,7 +234,7 @@ def file_at(commit: str, path: str, *, from_top: bool = False) -> Iterator[str]:
 
 @contextmanager
 def file_here(path: str) -> Iterator[str]:
-    """A file of the checkout, or, where only its Git LFS pointer lies there, what that points to."""
+    """A file of the checkout; for a Git LFS pointer, a temporary copy of its object."""
     if not is_pointer(path):
         yield path
         return
@@ -252,14 +252,14 @@ class Version(Record, frozen=True):
     date: str
     subject: str
     path: str  # from the top of the repository
-    blob: str  # its object, "" where it is gone
+    blob: str  # its object, "" if it is gone
     renamed_from: str = ""  # its path before the commit
 
 
 def versions(path: str, span: RevisionRange | None, most: int) -> list[Version]:
     """The last commits that changed a file, the oldest first; of a range also the file as it was at its beginning.
 
-    A file that was renamed is followed. Raises FileError where no commit of the range has it.
+    A file that was renamed is followed. Raises FileError if no commit of the range has it.
     """
     new = resolved(span.new if span else "HEAD")
     old = resolved(span.old) if span else None
@@ -307,7 +307,7 @@ class HistoryPoint(Record, frozen=True):
     line: OverviewLine
 
     def value(self, quantity: str) -> int | None:
-        """A quantity of `QUANTITIES` as a number; None where it is not known or depends on a size without a value."""
+        """A quantity of `QUANTITIES` as a number; None if it is not known or depends on a size without a value."""
         cost = self.line.cost
         return None if cost is None else evaluate(getattr(cost, quantity), cost.values)
 
@@ -322,7 +322,7 @@ class History(Rendered, Record, frozen=True):
 def history(path: str, span: RevisionRange | None, most: int, analyze: Callable[[str], Report]) -> History:
     """Analyzes a model at the last `most` commits of a range that changed it, and at the range's beginning.
 
-    span: None means all commits up to HEAD. analyze: turns a file into a report. Raises FileError where no commit has it.
+    span: None means all commits up to HEAD. analyze: turns a file into a report. Raises FileError if no commit has it.
     """
     known: dict[str, OverviewLine] = {}
     points = []

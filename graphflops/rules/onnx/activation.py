@@ -56,7 +56,7 @@ def placed(a: TensorType, b: TensorType, axis: int | None) -> TensorType:
     return same_elements(b, (*b.shape, *(1,) * behind))
 
 
-# Functions of one operand whose attributes change neither type nor work, and what they make of known contents.
+# Functions of one operand whose attributes change neither type nor work, and how each folds known contents.
 _UNARY: dict[str, Fold | None] = {
     **dict.fromkeys(("Exp", "Log", "Erf", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "BitwiseNot", "Sinh", "Cosh")),
     **dict.fromkeys(("Tanh", "Asinh", "Acosh", "Atanh", "IsInf", "IsNaN", "LeakyRelu", "ThresholdedRelu", "HardSigmoid")),
@@ -75,7 +75,7 @@ _BINARY: dict[str, Fold] = {
     **{f"Bitwise{word}": partial(call, f"bitwise_{word.lower()}") for word in ("And", "Or", "Xor")},
 }  # fmt: skip
 _TO_BOOL = ("IsInf", "IsNaN", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
-# The row of the table of work of experimental operators, in files of ONNX's first years, which have no canonical name.
+# Rows of the table of work for experimental operators of ONNX's first years, which have no canonical names.
 _EXPERIMENTAL = {
     "Affine": "affine", "ScaledTanh": "scaled_tanh", "ParametricSoftplus": "scaled_softplus", "Scale": "mul",
     "ImageScaler": "affine",

@@ -1,8 +1,8 @@
-"""Attention over whole batches, with or without a cache; of onnxruntime also with projections inside.
+"""Attention over whole batches, with or without a cache; operators of onnxruntime may include the projections.
 
-Of onnxruntime a causal query sees the past and the keys up to its own position, so that the last query is aligned with the
-last key. Operands are (batch, rows, heads * width); the past and the present are (batch, heads, rows, width). A growing
-cache is read and written whole; a buffer that is provably long enough is written in place.
+In onnxruntime, a causal query sees the past and the keys up to its own position: the last query is aligned with the last
+key. Operands are (batch, rows, heads * width); the past and the present are (batch, heads, rows, width). A growing cache is
+read and written whole; a buffer that is provably long enough is written in place.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def attended(
     outputs: Outputs,
     more: tuple[TensorType, ...] = (),
 ) -> Estimate:
-    """Attention and what goes with it; results are `out`, the presents, and `more`."""
+    """Attention together with other `parts` of its operator; results are `out`, the present states, and `more`."""
     presents, written, pasts = list[TensorType](), [out], list[TensorType | None]()
     for past, fresh, keys, shared in caches:
         state, new = past or fresh, fresh.shape[-2]
@@ -117,7 +117,7 @@ def project(
 ) -> tuple[Estimate, TensorType, TensorType]:
     """The product with the joint weight of queries, keys and values, and its bias.
 
-    After it queries and values (batch, heads, rows, width); as keys are as wide as queries, a state of both is (2, *query).
+    Also returns queries and values, (batch, heads, rows, width); keys have the shape of queries.
     """
     fits = x.rank == 3 and weights.rank == 2
     require(fits, f"a projection takes three and two axes, not {x} and {weights}")
@@ -163,7 +163,7 @@ def projected_attention(of: Operands, *, outputs: Outputs = (True,), **others: o
 def separated(
     query: TensorType, key: TensorType | None, value: TensorType | None, heads: Dim, kv_heads: Dim
 ) -> tuple[TensorType, TensorType, TensorType]:
-    """Queries, keys and values by head, (batch, heads, rows, width), from any packing; a query without keys holds all."""
+    """Queries, keys and values by head, (batch, heads, rows, width), from any packing; a query may hold all."""
     if query.rank == 5:  # (batch, rows, heads, 3, width)
         batch, rows, _, _, width = query.shape
         return (query.like((batch, heads, rows, width)),) * 3

@@ -20,7 +20,7 @@ from graphflops.rules.shapes import replaced
 from graphflops.tensor import BOOL, INT64, OptionalType, SequenceType, TensorType, UnknownType
 
 _ENDLESS = (2**31 - 1, 2**63 - 1)  # a loop with one of these trip counts is ended by its condition
-_TRIED = (2, 3, 64, 256, 1009)  # sizes at which a condition is tried that leads to results of different ranks
+_TRIED = (2, 3, 64, 256, 1009)  # sizes at which to try a condition whose branches differ in rank
 
 # If
 

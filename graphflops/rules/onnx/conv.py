@@ -53,7 +53,7 @@ def moves(
     auto_pad: str = "NOTSET",
     **others: object,
 ) -> tuple[Ints, Ints, list[tuple[int, int]] | None]:
-    """Strides, dilations and padding of a window, None for padding that keeps sizes; other attributes are ignored.
+    """Strides, dilations and padding of a window; the padding is None if it keeps sizes. Other attributes are ignored.
 
     Raises ShapeError if the window is invalid.
     """
@@ -83,7 +83,7 @@ def transposed_sizes(
     fits = all(0 <= more < max(moved) for more, *moved in zip(extra, steps, spread, strict=True))
     require(fits, f"output_padding {extra} is not smaller than strides {steps} or dilations {spread}")
     unpadded = upsampled(tuple(sizes), kernel, steps, spread, (0,) * len(sizes), extra)
-    if padded is None:  # nothing is cut off where windows do not meet: there are fewer positions than steps
+    if padded is None:  # steps times size, unless windows are shorter than the steps
         whole = (size * step for size, step in zip(sizes, steps, strict=True))
         return tuple(map(dim_min, whole, unpadded))
     return tuple(size - before - after for size, (before, after) in zip(unpadded, padded, strict=True))

@@ -1,6 +1,6 @@
 """Operands of ONNX operators: element types by number, operands that hold sizes, axes or bounds.
 
-Shared by fused operators: summed work, optional results, activations by name.
+Also what fused operators share: summed work, optional results, scales, products of integers.
 """
 
 from __future__ import annotations

@@ -30,17 +30,17 @@ _COMBINED: dict[str, Callable[[values.Number, values.Number], values.Number]] = 
     "min": values.smallest,
 }
 
-# From an index of what is returned or written to an index of the whole.
+# Maps an index of the returned or written part to an index of the whole.
 Address = Callable[[values.Place], Sequence[int]]
 
 
 def along(x: TensorType, known: values.Known, place: int) -> Address:
-    """The places of elements whose position along one axis is known, each by its own index."""
+    """The addresses of elements whose positions along one axis are known indices, one for each element."""
     return lambda at: (*at[:place], values.wrapped(known[at], x.shape[place]), *at[place + 1 :])
 
 
 def named_by(x: TensorType, known: values.Known, lead: int, deep: int, batch: int = 0) -> Address:
-    """The places of slices that index vectors name, which hold `deep` positions after the axes of the batch.
+    """The addresses of slices that index vectors name: `deep` positions along the axes after those of the batch.
 
     lead: the number of the indices' axes before those of a vector.
     """
@@ -86,7 +86,7 @@ def gather_elements(x: TensorType, indices: TensorType, *, axis: int = 0) -> Est
 
 
 def _indexed(x: TensorType, indices: TensorType, axis: int) -> int:
-    """The axis along which indices count; along the others there are at most as many as there are elements."""
+    """The axis that the indices address. Raises ShapeError if there are more indices than elements along another axis."""
     place = place_of(axis, x.rank)
     fits = x.rank == indices.rank and not any(
         at_least(count, length + 1)

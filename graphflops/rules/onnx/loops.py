@@ -50,7 +50,7 @@ def at_turn(formula: Dim, turn: str, index: Dim) -> Dim:
 
 
 def before(count: Dim, formula: Dim, turn: str) -> Dim:
-    """The formula at a turn before `count`, which is a size or differs from one by a number: simplified by that."""
+    """The formula simplified by turn < `count`, if the count is a size plus a number."""
     sizes = sorted(count.symbols) if isinstance(count, Expr) else []
     more = count - symbol(sizes[0]) if len(sizes) == 1 else None
     if not isinstance(more, int) or not isinstance(formula, Expr) or turn not in formula.symbols:
@@ -91,9 +91,9 @@ def _ways(count: Dim, weights: Iterable[tuple[int, Dim]]) -> Dim:
 
 
 def turns_while(condition: Dim | None, turn: str) -> Dim | None:
-    """How many iterations run if another one follows as long as all of some comparisons hold at the end of each.
+    """How many iterations run if the loop goes on while all comparisons of a condition hold after an iteration.
 
-    None if one of them is no comparison whose sides approach each other by the same amount in each iteration.
+    None unless the sides of each comparison approach each other by the same amount in each iteration.
     """
     if not isinstance(condition, Expr) or len(condition.terms) != 1:
         return None
@@ -241,7 +241,7 @@ class _Loop:
         return TensorType(shape, old.dtype, value=value)
 
     def stepped(self, old: Dim, new: Dim, name: str, last: bool) -> Dim:
-        """A size as a formula of the iteration: its first value plus the iteration times what one adds."""
+        """A size as a formula of the iteration: its first value plus the iteration times the growth in one."""
         if old == symbol(name) or self.advanced(old) == new:
             return old
         if last or self.turns_in(old) or self.turns_in(new):
@@ -350,7 +350,7 @@ class _Loop:
 
 
 def counted(runs: Sequence[RegionRun]) -> tuple[tuple[RegionRun, int], ...]:
-    """Each run, and how often it is there."""
+    """Each distinct run, and how often it occurs."""
     times = Counter(map(id, runs))
     return tuple((run, times[key]) for key, run in {id(run): run for run in runs}.items())
 

@@ -1,6 +1,6 @@
 """onnxruntime's attention of decoders: one row per step, DecoderAttention, grouped key heads, rotary embeddings, caches.
 
-Several query heads share a key head: FLOPs go by query heads, keys and values are read by their own. Queries are
+Several query heads share a key head: FLOPs are counted by query heads, reads of keys and values by key heads. Queries are
 aligned with the last keys. A cosine and a sine row are read per position that is rotated.
 """
 
@@ -137,7 +137,7 @@ NORMED = MEAN_SQUARE + NORMALISE + 1  # a root mean square norm with a weight, p
 def prepared(of: Operands, query: TensorType, key: TensorType) -> tuple[Estimate, Estimate]:
     """Rotary embedding and root mean square norms of queries and new keys (batch, heads, rows, width).
 
-    Where there are tables, of each a row is read per position; heads are normalised where there are weights.
+    If there are tables, a row of each is read per position; heads are normalised if there are weights.
     """
     rotation, (cos, sin, *weights) = work(0), of.named("cos_cache sin_cache q_norm_weight k_norm_weight")
     if of.do_rotary and cos is not None and sin is not None:
@@ -176,7 +176,7 @@ def group_query_attention(of: Operands, *, outputs: Outputs = (True,), **others:
     parts = (
         *prepared(of, q, k),
         reshaped_scores(problem, of.softcap, of.head_sink is not None or of.smooth_softmax > 0),
-        # of a cache of few bits, new rows are quantized and all rows dequantized, without zero points
+        # in a cache of few bits, new rows are quantized and all rows dequantized, without zero points
         work(
             ((QUANTIZE - 1) * k.shape[-2] + (DEQUANTIZE - 1) * keys) * k.shape[0] * k.shape[1] * sum(narrow)
         ),

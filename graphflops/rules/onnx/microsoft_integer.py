@@ -1,4 +1,4 @@
-"""onnxruntime's products of 8-bit integers, alone and inside attention and recurrences, and its full-width fused products.
+"""onnxruntime's products of 8-bit integers, alone and inside attention, and its full-width fused products.
 
 Zero points are subtracted from every operand element once; a floating-point result is converted and scaled.
 """
@@ -165,7 +165,7 @@ def qordered_attention(of: Operands, *, num_heads: int, unidirectional: int = 0)
 
 
 def turned(x: TensorType, transposed: int, batch_first: int = 0) -> TensorType:
-    """An operand transposed as the product needs it. batch_first: rows, which stand before the batch, come after it."""
+    """An operand transposed as the product needs it. batch_first: moves the rows from before the batch to after it."""
     require(not batch_first or x.rank > 2, f"{x} has no batch to stand behind the rows")
     if x.rank < 2:
         return x

@@ -3,8 +3,8 @@
 FLOPs are those of the chosen experts only; weights are read for as many experts as tokens can choose at most.
 Dequantizing is counted once for each weight that is read.
 
-The file also has products with weights of few bits, and gathers from tables of few bits. Products are computed in the type
-of the activations; every weight is converted to it once, and is read at its packed width.
+Products with weights of few bits, and gathers from such tables, are here too. Products are computed in the type of the
+activations; every weight is converted to that type once, and is read at its packed width.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from graphflops.tensor import FLOAT8, FLOAT32, INT8, UINT8, DType, TensorType
 
 KIND = "product"
 
-COMBINED = 2  # an expert's result times its weight, added to the others'
+COMBINED = 2  # an expert's result is multiplied by its weight and added to the others'
 
 
 class ExpertLayer(NamedTuple):
-    """One layer of all experts: weights (experts, ...), bias, quantization parameters, and weights per stored element."""
+    """One layer of all experts: weights (experts, ...), bias, quantization parameters, weights per stored element."""
 
     weights: TensorType
     bias: TensorType | None = None
@@ -42,7 +42,7 @@ class ExpertLayer(NamedTuple):
 
 
 def gate(of: Operands, apart: bool) -> Work:
-    """Work per hidden element of the activation between two layers. apart: whether a third layer's result is multiplied in.
+    """Work per hidden element of the activation between two layers. apart: whether a third layer's result is a factor.
 
     Swiglu contains that product, and also scales, shifts and clamps if its attributes say so.
     """
@@ -59,7 +59,7 @@ ACTIVATION = "activation_type='relu' activation_alpha=1.0 activation_beta=0.0 sw
 
 
 def mixture(of: Operands, layers: tuple[ExpertLayer, ...], *more: TensorType | None) -> Estimate:
-    """The layers to the hidden elements and back, and an optional third one in parallel with the first."""
+    """The layers into the hidden width and back, and an optional third one in parallel with the first."""
     x, router = of.named("x router_probs")
     tokens, hidden, experts = prod(x.shape[:-1]), x.shape[-1], router.shape[-1]
     used, touched = of.k * tokens, dim_min(experts, of.k * tokens)
@@ -118,7 +118,7 @@ def qmoe(of: Operands) -> Estimate:
     return mixture(of, tuple(layers), *read)
 
 
-LOOKED_UP = 2  # a code becomes its value in a table 1, times its block's scale 1
+LOOKED_UP = 2  # look a code up in a table 1, multiply by its block's scale 1
 INT8_ACTIVATIONS = 4  # an `accuracy_level` at which activations are quantized for the product
 
 

@@ -5,8 +5,8 @@ points are subtracted from every operand element, and every result is scaled to 
 tensors costs what the operator on floats costs, plus the conversions around it: three operations per operand element (two
 without a zero point), six per result (five without a zero point).
 
-Channels are last (`Nhwc...`, and all of `com.ms.internal.nhwc`) or in blocks (`com.microsoft.nchwc`); weights
-keep ONNX's order, but those of `NhwcConv` need not.
+Channels are last (`Nhwc...`, and all of `com.ms.internal.nhwc`) or in blocks (`com.microsoft.nchwc`); weights keep ONNX's
+order, except that those of `NhwcConv` may have channels last too.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ def to_the_end(x: TensorType) -> TensorType:
 
 
 def moved(estimate: Estimate) -> Estimate:
-    """The same with the channels of its results at the end."""
+    """The estimate with the channels of its results at the end."""
     out = tuple(to_the_end(x) if isinstance(x, TensorType) and x.rank > 2 else x for x in estimate.out)
     return replace(estimate, out=out)
 
 
 def either_way(price: Callable[[TensorType], Estimate], x: TensorType, channels_last: int) -> Estimate:
-    """The price of an operand whose channels come after the batch or last; those of the result are in the same place."""
+    """The price of an operand with channels after the batch or last; the result has its channels in the same place."""
     return moved(price(channels_first(x))) if channels_last else price(x)
 
 
@@ -109,7 +109,7 @@ def masked_max_pool(x: TensorType, mask: TensorType, **geometry: Any) -> Estimat
     return replace(pooled, vector_flops=2 * pooled.vector_flops, reads=(x, mask))
 
 
-# A domain with channels last: ONNX's operators on the permuted operand.
+# In a domain with channels last, ONNX's operators are priced on the permuted operand.
 
 
 def turned(x: TensorType, *operands: TensorType | None, called: str, **attributes: Any) -> Estimate:
@@ -166,7 +166,7 @@ def dequantizing(zero_point: TensorType | None) -> int:
 
 
 def meet_parameters(of: Operands, axis: int, block_size: int) -> None:
-    """One scale and zero point for all elements, for each place of an axis, or for each block of places of it."""
+    """Requires one scale and zero point for all elements, for each place of an axis, or for each block of places."""
     x, *parameters = of
     for each in filter(None, parameters):
         if each.rank < 2 and not block_size and not differ(each.numel, 1):
@@ -241,7 +241,7 @@ Quantized = tuple[TensorType, "TensorType | None"]  # a tensor and its zero poin
 def between(
     estimate: Estimate, operands: tuple[Quantized, ...], zero_point: TensorType | None, *scales: TensorType
 ) -> Estimate:
-    """The operator between its conversions; the result has the first operand's type."""
+    """The estimate with the conversions before and after it; the result has the first operand's type."""
     require_scales((), zero_point, *scales, *(zero for _, zero in operands))
     out = only_result(estimate).like(dtype=operands[0][0].dtype)
     conversions = sum(dequantizing(zero) * x.numel for x, zero in operands)

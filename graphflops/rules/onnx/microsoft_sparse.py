@@ -1,8 +1,8 @@
 """onnxruntime's attention to selected keys, by a window and global tokens or by an indexer, and over packed rows.
 
 Packed rows are all sequences one after another, (tokens, heads * width); each attends within its own sequence. If the
-contents of the offsets are known, the work is the sum over the sequences; if they are not, every row is assumed to meet as
-many keys as the longest sequence may have.
+contents of the offsets are known, the work is the sum over the sequences; if they are not, every row is assumed to attend to
+as many keys as the longest sequence may have.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def paged_attention(of: Operands) -> Estimate:
     left, right = of.local_window_size - 1 if of.local_window_size > 0 else None, 0 if of.is_causal else None
     problem = pack(queries, k, v.like((tokens, *values)), offsets, held, room, left=left, right=right)
     parts = (*prepared(of, q, k), reshaped_scores(problem, of.softcap, of.head_sink is not None))
-    # All rows that the table has room for, if only data show how many there are.
+    # If the number of rows depends on data, all rows that the table has room for.
     rows = sum(lengths(held) or [of.block_table.shape[0] * room])
     reads = of.but("key_cache value_cache cos_cache sin_cache q_norm_weight k_norm_weight attention_metadata")
     out = of.query.like((tokens, of.num_heads * problem.value.shape[-1]))

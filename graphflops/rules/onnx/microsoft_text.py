@@ -30,7 +30,7 @@ GRAPHS = "decoder encoder=None init_decoder=None vocab_size=-1"
 def generated(of: Operands, rows: Dim) -> tuple[Estimate, Dim]:
     """The encoder once, the first decoder (if any) once, the decoder for every other token, and a choice per row and step.
 
-    After it the number of words in the vocabulary.
+    Also returns the number of words in the vocabulary.
     """
     steps = data_dependent("generated_tokens")
     turn = of.decoder(*of.decoder.declared)

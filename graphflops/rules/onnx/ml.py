@@ -1,11 +1,11 @@
 """Classical machine learning (`ai.onnx.ml`): linear models, support vectors, encoders, scalers, ensembles of trees.
 
 Models are attributes of the calls: their coefficients are read once, four bytes each. Scores are made in float32
-whatever the features are. Looking up a string or a number in a table is one operation.
+whatever the type of the features. Looking up a string or a number in a table is one operation.
 
 The path of a sample is data-dependent: every sample is assumed to follow the longest path of each tree, one
-comparison per node, and the votes of its leaves are summed. A node is a threshold, a feature and a way on, 12 bytes, of
-which no more are read than there are.
+comparison per node, and the votes of its leaves are summed. A node has a threshold, a feature and a child, 12 bytes; no more
+nodes are read than there are.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def rows_and_features(x: TensorType) -> tuple[Dim, Dim]:
 def scored(
     of: Operands, columns: Dim, *parts: Estimate, reads: Touched, transform: str = "", dtype: DType = FLOAT32
 ) -> Estimate:
-    """The `columns` scores of every sample, after their parts; for a classifier, the sample's class comes before them."""
+    """The `columns` scores of every sample, computed by `parts`; a classifier returns the sample's class before them."""
     scores = of.x.like((rows_and_features(of.x)[0], columns), dtype)
     names = of.attributes.get("classlabels_strings")
     labels = () if names is None else (of.x.like(scores.shape[:1], STRING if names else INT64),)
@@ -224,7 +224,7 @@ TRANSFORM_NAMES = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 
 def descended(x: TensorType, depth: int, trees: int, nodes: int, votes: int) -> Estimate:
-    """The work of descending trees with `nodes` nodes, whose longest paths sum up to `depth`, and the votes per leaf."""
+    """The work of descending trees with `nodes` nodes, whose longest paths sum to `depth`, and of the votes of a leaf."""
     rows, _ = rows_and_features(x)
     visited = dim_min(nodes, rows * depth)
     return Estimate(vector_flops=rows * (depth + trees * votes), reads=(x, NODE_BYTES * visited))
@@ -252,7 +252,7 @@ NODES = "nodes_treeids=() nodes_nodeids=() nodes_modes=() nodes_truenodeids=() n
 
 
 def by_identity(of: Operands, votes: Ints) -> Estimate:
-    """As `descended`, by nodes that are named by tree and number."""
+    """As `descended`, for nodes that are named by tree and number."""
     trees, nodes = of.nodes_treeids, of.nodes_nodeids
     listed = (trees, nodes, of.nodes_modes, of.nodes_truenodeids, of.nodes_falsenodeids)
     require(len({len(part) for part in listed}) == 1, "attributes of nodes differ in length")

@@ -1,6 +1,6 @@
 """Reshaping, which is free, conversions, and copies in another arrangement.
 
-Of a copy each kept element is read once, each result written once.
+A copy reads each kept element once and writes each result once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Normalisation: by the batch, by groups, by rows, by neighbouring channels. Of training: dropout, losses, optimizers.
+"""Normalisation by the batch, by groups, by rows, by neighbouring channels; for training dropout, losses, optimizers.
 
 onnxruntime's norms are fused with the additions before them and the activations after them. The optimizers' operands are
 spelled as in ONNX's preview of training: (rate, step, tensors, gradients, states).

@@ -102,7 +102,7 @@ def layer(cell: Cell, of: Operands, layout: int, results: int) -> Estimate:
 
 @backward("onnx.RNN", "onnx.GRU", "onnx.LSTM")
 def layer_backward(call: ForwardCall) -> Estimate:
-    """Back-propagation through time: each product once for what goes in, once for its matrix."""
+    """Back-propagation through time: each product is repeated once for its input, once for its matrix."""
     given = call.arguments
     x, r = given["x"], given["r"]
     cell = next(cell for cell in CELLS.values() if not differ(r.shape[1], cell.gates * r.shape[2]))
@@ -125,7 +125,7 @@ def recurrent(of: Operands, *, kind: str, **others: object) -> Estimate:
         require(count >= needs, f"{count} activations for a cell that has {needs}")
         named = [activation_named(name) for name in of.activations]
         cell = replace(cell, activations=tuple(named[place] for place in places))
-    # raises ShapeError where the attributes of a layer contradict its matrix of the state
+    # raises ShapeError if the attributes of a layer contradict its matrix of the state
     require(of.r.rank == 3, f"a recurrent layer of {of.r}")
     given, _, hidden = of.r.shape
     directions = 2 if of.direction == "bidirectional" else 1
@@ -199,7 +199,7 @@ def gated_delta_net(of: Operands) -> Estimate:
         q_heads = floor_div(together - heads * depth, 2 * width)
     rows = prod(rows_shape)
     part = recurrence(rows, heads, width, depth, of.update_rule, decay.numel if decay else 0)
-    # of a sum, and scaled
+    # the softplus of a sum, scaled
     gates = WORK["softplus"].more(2).on(decay.numel if decay and of.gate_activation != "none" else 0)
     rates = WORK["sigmoid"].on(of.beta.numel if of.beta and of.beta_activation != "none" else 0)
     normed = 2 * rows * q_heads * (of.qk_l2_norm != 0)

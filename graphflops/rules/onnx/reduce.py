@@ -141,7 +141,7 @@ def reduction(
         return Estimate((out,), vector_flops=flops, transcendentals=functions, reads=reads)
     if not gone and noop_with_empty_axes == 1:  # as onnxruntime reads it
         # a reduction over no axes: only the operations before and after the sum, maximum or product
-        sums = 2 if kind.evaluated else 1  # the sum, and where it is of exponentials their maximum
+        sums = 2 if kind.evaluated else 1  # the sum; with exponentials the maximum too
         flops = (kind.each - sums + kind.final) * x.numel
         functions = (kind.evaluated + kind.evaluated_final) * x.numel
         same = x.like() if flops or functions else replace(x.like(), value=x.value)
@@ -187,7 +187,7 @@ def compress(x: TensorType, condition: TensorType, *, axis: int | None = None) -
         out = source.like(replaced(source.shape, place, data_dependent("compress")))
     else:
         kept = [index for index, one in enumerate(holds) if one and not at_least(index, source.shape[place])]
-        # It is long enough for all of them.
+        # The axis is long enough for all of them.
         meet(compare(">=", max(kept, default=-1), source.shape[place]), 0)
         shape = replaced(source.shape, place, len(kept))
         out = moved(source, source.like(shape), lambda at: replaced(at, place, kept[at[place]]))  # type: ignore[arg-type,return-value]

@@ -79,7 +79,7 @@ def reduced(
     def contents() -> Contents | None:
         exact = [function(groups.get(place, [])) for place in places]
         results = [converted(number, out.dtype) for number in exact]
-        # Kernels differ in what becomes of an overflow.
+        # Kernels differ in the result of an overflow.
         overflows = out.dtype.kind in ("int", "uint") and results != exact
         return out.value if overflows else nested(iter(results), out.shape)
 
@@ -117,7 +117,7 @@ def converted(number: Number, dtype: DType) -> Number:
         raise ValueError(f"contents of {dtype} are not followed")
     if isinstance(number, float):
         number = int(number)
-        if in_type(number, dtype) != number:  # what becomes of it differs from machine to machine
+        if in_type(number, dtype) != number:  # the result of an overflow depends on the machine
             raise ValueError(f"{number} is no {dtype}")
     # towards zero
     whole = in_type(shapes.divided(*fraction(number)) if isinstance(number, Expr) else int(number), dtype)
@@ -180,7 +180,7 @@ def _of_sizes(exact: Callable[..., Number], symbolic: Callable[..., Dim]) -> Cal
 
 
 def _of_fractions(exact: Callable[..., Number], symbolic: Callable[..., Number]) -> Callable[..., Number]:
-    """symbolic: of numerator and denominator of the first number, and of the second."""
+    """symbolic: takes numerator and denominator of the first number, then of the second."""
     return _of(exact, lambda a, b: symbolic(*fraction(a), *fraction(b)))
 
 
