@@ -147,5 +147,5 @@ def test_every_result_has_a_notebook_page_and_a_repr() -> None:
 
     named = {kind.__name__ for kind in Rendered.__subclasses__()}
     assert named == summary._ABOUT.keys()
-    assert named - {"Audit", "Checked"} == fragment._OF.keys() | DOCUMENTS.keys() - {"Listing"}
+    assert named - {"Audit", "Checked"} == fragment._OF.keys() | DOCUMENTS.keys() - {"Answer", "Listing"}
     assert graphflops.__version__

@@ -18,7 +18,7 @@ from graphflops.tensor import BFLOAT16, FLOAT32, TensorType
 
 # Kinds whose results are computed elementwise, and those of them that the partitioner may recompute.
 _BY_ELEMENT = frozenset({"elementwise", "comparison", "logic"})
-_AGAIN = _BY_ELEMENT | {"cast", "identity", "creation", "gather", "view"}
+_AGAIN = frozenset({"elementwise", "comparison", "logic", "cast", "identity", "creation", "gather", "view"})
 _POINTWISE = _AGAIN | {"movement", "random", "resampling", "pooling", "loss"}
 _SCATTERS = ("index_copy", "scatter")  # inductor generates them if they have a source tensor
 _WINDOW = "#1"  # an argument by place
