@@ -193,3 +193,30 @@ def nested_graphs(node: Node) -> Iterator[Graph]:
     """The graphs among the arguments of a call."""
     arguments = flat((*node.args, *[value for _, value in node.kwargs]))
     return (argument for argument in arguments if isinstance(argument, Graph))
+
+
+def first_of(call: Call) -> str:
+    """Name of the first value that a call uses; "" where there is none."""
+    return call.uses[0] if call.uses else ""
+
+
+def is_mask(name: str, view: View) -> bool:
+    """True if a value has more than one element, so that it may differ from score to score."""
+    typed = view.types.get(name)
+    return typed is not None and typed.numel != 1
+
+
+def axis_along(call: Call, view: View) -> int | None:
+    """The one axis that a softmax or a reduction goes along, counted from the end; None where it is not one."""
+    op, typed = call.operator, view.types.get(first_of(call))
+    given = call.argument("axis", call.argument("axes"))
+    if isinstance(given, Ref):
+        given = view.types[given.name].value if given.name in view.types else None
+    if given is None and op.kind == "softmax":
+        given = 1 if op.is_onnx and op.version < 13 else -1
+    axis = given[0] if isinstance(given, tuple) and len(given) == 1 else given
+    if typed is None or not typed.rank or not isinstance(axis, int):
+        return None
+    axis = axis % typed.rank - typed.rank
+    is_flat = op.is_onnx and op.kind == "softmax" and op.version < 13  # along all axes from that one on
+    return None if is_flat and axis != -1 else axis

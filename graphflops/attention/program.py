@@ -8,8 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.attention.attention_use import AttentionUse, Hidden, window
-from graphflops.attention.match import Sizes, Spelled, copies, spelled
-from graphflops.attention.parts import role, role_of
+from graphflops.attention.match import Sizes, Spelled, copies, role, role_of, spelled
 from graphflops.dims import floor_div, prod, same, total
 from graphflops.errors import DimError
 from graphflops.ops import operator

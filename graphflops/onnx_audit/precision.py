@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphflops.attention.match import Spelled, copies, source_of, spelled
-from graphflops.attention.parts import axis_along, first_of, role_of
+from graphflops.attention.match import Spelled, copies, role_of, source_of, spelled
 from graphflops.dims import Dim, total
 from graphflops.errors import shown
 from graphflops.onnx_audit.registry import Edit, Model, Observation, check
 from graphflops.rules.onnx.attention import attention
 from graphflops.tensor import flat
-from graphflops.view import Call
+from graphflops.view import Call, axis_along, first_of
 
 
 @check("GF254", "unfolded-batch-norm", "note")

@@ -73,7 +73,7 @@ def test_a_call_that_is_not_believed_makes_what_the_file_records() -> None:
         ((1, 3), {"y0", "y1"}, True),
         ((1, 1, 3), {"y0", "y1"}, True),  # as PyTorch 2.11 records the states of an LSTM
         ((2, 3), {"y0", "y1"}, False),
-        ((symbol("s0"), 3), {"y0", "y1"}, False),  # equal for one size only
+        ((symbol("s0"), 1, 3), {"y0", "y1"}, False),  # as many for one size only
         ((2, 3), {"y0"}, True),  # nobody reads it
     ],
 )
