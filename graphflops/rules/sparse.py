@@ -151,7 +151,7 @@ def nnz(x: TensorType) -> Estimate:
 
 
 def as_dense(x: TensorType, *arguments: Value, single: str, is_elementwise: bool, **named: Value) -> Estimate:
-    """With what is stored what the operator does with a dense tensor."""
+    """The operator on the stored elements, as on a dense tensor of them; elementwise ones keep the others zero."""
     dense = find(single)
     assert dense is not None
     others = [elements(x, y.dtype) if isinstance(y, TensorType) else y for y in arguments]

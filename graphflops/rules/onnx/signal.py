@@ -97,7 +97,7 @@ def stft(of: Operands, *, onesided: int = 1) -> Estimate:
 
 
 def window(length: TensorType, *, output_datatype: int = 1, flops: int, cosines: int) -> Estimate:
-    """`flops` operations and `functions` cosines per sample."""
+    """`flops` operations and `cosines` cosines per sample."""
     samples = _known(length, "window")
     out = TensorType((samples,), onnx_dtype(output_datatype))
     return Estimate((out,), vector_flops=flops * samples, transcendentals=cosines * samples, reads=(length,))
