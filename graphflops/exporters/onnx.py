@@ -11,7 +11,7 @@ from typing import Any
 from graphflops.base.limits import spend
 from graphflops.errors import FileError, shown
 from graphflops.exporters import in_one_line, onnx_proto, regular_file
-from graphflops.exporters.archive import Pages, refusal
+from graphflops.exporters.archive import Pages, refusal, require_few
 from graphflops.exporters.archive import kind_of as archive_kind
 from graphflops.exporters.onnx_graph import Program
 from graphflops.exporters.onnx_proto import checked
@@ -19,7 +19,6 @@ from graphflops.graph import Graph, Origin
 
 _WHOLE_BYTES = 16 * 2**20  # a larger file is not read whole: most of it is weights
 _MOST_TEXT = 512 * 2**20
-_MOST_CALLS = 1_000_000  # they take 1 GiB
 _MOST_NESTED = 100  # braces in text; the parsers recurse
 
 _SYNTAX = re.compile(rb"\s*<\s*(?:\w+\s*:|>)")
@@ -77,8 +76,7 @@ def opened(path: Path | str) -> tuple[Any, Origin]:
         model = _decoded(data, form)
         if not model.HasField("graph"):
             raise FileError("holds no graph: it is not an ONNX model, or was cut off when it was copied")
-        if len(model.graph.node) > _MOST_CALLS:
-            raise FileError(f"has more than {_MOST_CALLS:,} calls, which are not read")
+        require_few(len(model.graph.node))
         producer = " ".join(filter(None, map(checked, (model.producer_name, model.producer_version))))
         return model, Origin(str(path), "onnx", shown(producer), hashlib.sha256(data).hexdigest())
 

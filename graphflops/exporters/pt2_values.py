@@ -23,7 +23,7 @@ from graphflops.base.record import Record
 from graphflops.dims import Dim, parse_dim
 from graphflops.errors import DimError, FileError, shown
 from graphflops.exporters import pt2_schema as schema
-from graphflops.exporters.archive import Archive, mapped
+from graphflops.exporters.archive import Archive, mapped, require_few
 from graphflops.exporters.pt2_schema import decode
 from graphflops.exporters.sources import Sources
 from graphflops.exporters.types import Types
@@ -31,7 +31,6 @@ from graphflops.graph import Graph, Note, Stored
 from graphflops.tensor import DTYPES, DType, TensorType, extent
 
 MAX_SIZE = 2**62  # elements along one axis
-MAX_CALLS = 1_000_000  # in all graphs of a program; they take 1 GiB
 
 SCALAR_TYPES: dict[int, DType] = {
     number: DTYPES[name]
@@ -137,8 +136,7 @@ class Program:
     def count(self, calls: int) -> None:
         """Count the calls of a graph; raises FileError for more than a program may have."""
         self._calls += calls
-        if self._calls > MAX_CALLS:
-            raise FileError(f"has more than {MAX_CALLS:,} calls, which are not read")
+        require_few(self._calls)
 
     def tensor(self, name: str, raw: msgspec.Raw) -> TensorType:
         """The type of a value; equal types are one object."""
