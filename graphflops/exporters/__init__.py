@@ -18,6 +18,7 @@ from graphflops.errors import FileError, OptionError, shown
 from graphflops.graph import Graph
 
 _HEAD = 512  # bytes that identify the format of a file
+_MOST_CALLS = 1_000_000  # in all graphs of a program; they take 1 GiB
 
 
 class Reader(Record, frozen=True):
@@ -117,6 +118,12 @@ def regular_file(path: Path | str) -> Path:
     if status.st_size == 0:
         raise FileError(f"{shown(str(path))}: is empty: export or copy it again")
     return path
+
+
+def require_few(calls: int) -> None:
+    """Raises FileError for more calls than a program may have."""
+    if calls > _MOST_CALLS:
+        raise FileError(f"has more than {_MOST_CALLS:,} calls, which are not read")
 
 
 def reason(error: BaseException) -> str:

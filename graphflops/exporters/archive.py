@@ -25,7 +25,6 @@ _BOMB_BYTES = 4 * 2**20
 _BOMB_RATIO = 200
 
 _PAGE = 16 * 2**10
-_MOST_CALLS = 1_000_000  # in all graphs of a program; they take 1 GiB
 
 # What other files begin with: (offset, bytes, what it is, what to do about it).
 _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
@@ -69,12 +68,6 @@ def refusal(head: bytes) -> str:
     if head.lstrip()[:15].lower().startswith((b"<!doctype", b"<html", b"<?xml")):
         return "is a web page or XML, perhaps a download that failed: download it again"
     return "is not a .pt2 (no zip archive): give the file that torch.export.save wrote"
-
-
-def require_few(calls: int) -> None:
-    """Raises FileError for more calls than a program may have."""
-    if calls > _MOST_CALLS:
-        raise FileError(f"has more than {_MOST_CALLS:,} calls, which are not read")
 
 
 class Archive:

@@ -10,8 +10,8 @@ from typing import Any
 
 from graphflops.base.limits import spend
 from graphflops.errors import FileError, shown
-from graphflops.exporters import in_one_line, onnx_proto, regular_file
-from graphflops.exporters.archive import Pages, refusal, require_few
+from graphflops.exporters import in_one_line, onnx_proto, regular_file, require_few
+from graphflops.exporters.archive import Pages, refusal
 from graphflops.exporters.archive import kind_of as archive_kind
 from graphflops.exporters.onnx_graph import Program
 from graphflops.exporters.onnx_proto import checked

@@ -23,7 +23,8 @@ from graphflops.base.record import Record
 from graphflops.dims import Dim, parse_dim
 from graphflops.errors import DimError, FileError, shown
 from graphflops.exporters import pt2_schema as schema
-from graphflops.exporters.archive import Archive, mapped, require_few
+from graphflops.exporters import require_few
+from graphflops.exporters.archive import Archive, mapped
 from graphflops.exporters.pt2_schema import decode
 from graphflops.exporters.sources import Sources
 from graphflops.exporters.types import Types
