@@ -18,7 +18,7 @@ from graphflops.passes.gradients import backward_of, wants
 from graphflops.passes.program import Backward
 from graphflops.report import State
 from graphflops.rules.control import MARKS, over_hidden_axes
-from graphflops.rules.registry import Rule, check_indices
+from graphflops.rules.registry import Rule, check_operands
 from graphflops.rules.shapes import held
 from graphflops.tensor import SequenceType, TensorType, UnknownType, flat, mapped, sizes_in, with_sizes
 
@@ -84,7 +84,7 @@ def price_call(
     try:
         by_place = wanted is None and not op.startswith("higher_order.")
         arguments = rule.bound(op, args, kwargs, by_place=by_place)
-        check_indices(op, arguments)
+        check_operands(op, arguments)
         training = training and not operator(op).stops_gradients
         if training and operator(op).kind in ("view", "cast"):  # further tensors only give their form
             (first, operand), *others = arguments.items()

@@ -319,7 +319,7 @@ def _add(rule: Rule, table: dict[str, Rule], homes: Mapping[str, Home], what: st
     table[key] = rule
 
 
-def check_indices(op: str, arguments: Mapping[str, object]) -> None:
+def check_operands(op: str, arguments: Mapping[str, object]) -> None:
     """Raises ShapeError for indices or a mask of an element type, or factors of a rank, that the operator does not take."""
     called = operator(op)
     base = called.functional or called.base
