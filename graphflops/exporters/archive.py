@@ -115,9 +115,9 @@ class Archive:
         return self._members[name].size if name in self._members else 0
 
     def place(self, name: str) -> int | None:
-        """Offset of a member's bytes in the file; None for a member that is compressed."""
-        member = self._members[name]
-        return None if member.method == DEFLATED else member.start
+        """Offset of a member's bytes in the file; None for a member that is compressed, or does not exist."""
+        member = self._members.get(name)
+        return None if member is None or member.method == DEFLATED else member.start
 
     def read(self, name: str, most: int = MAX_MEMBER_BYTES) -> bytes:
         """Contents of one member, checked against its size and checksum. most: bytes; a larger member is refused."""
