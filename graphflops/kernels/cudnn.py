@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
+from typing import Literal, Union, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,14 +25,10 @@ from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import chosen, library, limits
 from graphflops.kernels.convolution import Convolution, Layout, up
 from graphflops.kernels.kernel import (
-    DIRECT,
     FLOAT_BYTES,
     IMAGE_RANK,
-    LINE,
-    SCALAR,
     SEQUENCE_RANK,
-    SHARED,
-    TILED,
+    ConvolutionAlgorithm,
     Kernel,
     Pass,
     Rows,
@@ -50,15 +47,18 @@ _SHARED_KERNELS = frozenset((side, side) for side in _SIDES)
 _LONE_PARTS, _LONE_CHANNELS, _LONE_ROWS = limits("cudnn_9", "depthwise", "parts", "channels", "rows")
 
 
-@lru_cache(maxsize=4096)
-def way(conv: Convolution, phase: str, is_last: bool) -> str:
-    """The way that cuDNN takes for a phase: forward, input_gradient or weight_gradient.
+# converted: all tensors are copied to channels last. operands_converted: the result is written row-major. padded, of an
+# operand that is channels last: channels that tensor cores cannot read. copied: few channels, to be rounded.
+Conversion = Literal["as_it_lies", "converted", "operands_converted", "padded", "copied"]
+# by_entry: one part of the weight's gradient for each batch entry.
+Split = Literal["by_entry", "split", "converted_split", "operands_converted_split"]
+# scalar: no tensor cores. direct, packed, one_by_one: of several groups.
+Way = Union[Conversion, Split, Literal["scalar", "direct", "packed", "one_by_one"]]
 
-    converted: all tensors are copied to channels last. operands_converted: the kernel writes the result row-major. by_entry:
-    one part of the weight's gradient for each batch entry. Names that end in split: sums are split into parts. scalar: no
-    tensor cores. direct, packed, one_by_one: of several groups. is_last: whether the operand is channels last. If it is,
-    channels that tensor cores cannot read are padded; few channels are also copied, to be rounded, or read as they lie.
-    """
+
+@lru_cache(maxsize=4096)
+def way(conv: Convolution, phase: str, is_last: bool) -> Way:
+    """The way that cuDNN takes for a phase: forward, input_gradient or weight_gradient. is_last: of the operand."""
     if conv.is_depthwise or (conv.is_one_position and conv.groups == 1):
         return "as_it_lies"  # no conversion changes the order of elements
     if conv.groups > 1:
@@ -73,7 +73,7 @@ def way(conv: Convolution, phase: str, is_last: bool) -> str:
     else:
         kind = KINDS.get(conv.axes) or ("pointwise" if conv.is_pointwise else "window")
         name = f"{phase}.{kind}"
-    return chosen(library("cudnn_9").choices[name].tree, conv)
+    return cast("Way", chosen(library("cudnn_9").choices[name].tree, conv))
 
 
 def converted(conv: Convolution, phase: str, is_last: bool) -> str:
@@ -228,7 +228,7 @@ class Problem(Struct, frozen=True, dict=True):
         return Problem(conv, x, weight, out, layout.operand)
 
     @cached_property
-    def way(self) -> str:
+    def way(self) -> Way:
         return way(self.conv, self.phase, self.is_channels_last)
 
     @property
@@ -246,7 +246,7 @@ class Problem(Struct, frozen=True, dict=True):
         return conv.is_long or (conv.is_single and conv.is_pointwise)
 
     @property
-    def own(self) -> str:
+    def own(self) -> ConvolutionAlgorithm:
         """The cuDNN kernel of a depthwise float16 convolution that PyTorch leaves to cuDNN; else "".
 
         PyTorch does so for these windows of images, for any window of sequences, and for a stride of 1. With larger strides
@@ -257,8 +257,8 @@ class Problem(Struct, frozen=True, dict=True):
         if not (conv.is_depthwise and is_known) or conv.transposed or self.is_channels_last:
             return ""
         if len(self.x.shape) == SEQUENCE_RANK:
-            return LINE if self.phase != "weight_gradient" else ""
-        return SHARED if conv.kernel in _SHARED_KERNELS and wide >= _LEAST_WIDTH else ""
+            return "line" if self.phase != "weight_gradient" else ""
+        return "shared" if conv.kernel in _SHARED_KERNELS and wide >= _LEAST_WIDTH else ""
 
     @property
     def sizes(self) -> Sizes:
@@ -278,7 +278,7 @@ class Problem(Struct, frozen=True, dict=True):
             *(x.shape[0], channels, filters, x.shape[2:], out.shape[2:], self.weight.shape[2:]),
             groups=conv.groups,
             channels_last=self.is_channels_last or is_converted,
-            is_looped=self.is_each or self.way == "one_by_one",
+            algorithm=self.algorithm,
             phase=turned,
             is_patches=conv.is_patch and not conv.is_pointwise,
         )
@@ -297,21 +297,31 @@ class Problem(Struct, frozen=True, dict=True):
         return ((out, weight), x) if self.phase == "input_gradient" else ((out, x), weight)
 
     @property
-    def variant(self) -> str:
-        """The variant of a kernel without tensor cores; "" if the kernel may use them."""
+    def algorithm(self) -> ConvolutionAlgorithm:
+        """The algorithm of the kernel; "" if it may use tensor cores for all groups."""
         conv, is_plain = self.conv, self.way == "as_it_lies" and self.phase == "forward"
         is_product = conv.is_pointwise or conv.is_one_position
         if self.own:
             return self.own
         if is_plain and not (conv.is_depthwise or is_product or conv.is_single or self.is_channels_last):
-            return TILED  # few row-major channels in half precision
-        return SCALAR if self.way == SCALAR else DIRECT if self.is_each else ""
+            return "tiled"  # few row-major channels in half precision
+        if self.way == "scalar" or self.way == "one_by_one":
+            return self.way
+        return "" if not self.is_each else "long" if conv.is_long else "direct"
+
+    @property
+    def launches(self) -> int:
+        """Kernels that the CPU launches; groups that run one by one also convert operand, result, and maybe the weight."""
+        conv = self.conv
+        if self.way == "one_by_one" and not (conv.is_pointwise and conv.is_single):
+            return conv.groups * (3 if conv.is_pointwise or self.is_channels_last else 4)
+        return conv.groups if self.is_each or self.way == "one_by_one" else 1
 
     def kernels(self, flops: int) -> list[Kernel]:
         """The kernels of the phase: conversions before and after one kernel, or only one kernel for each group."""
         reads, writes = self.operands
         moved = (sum(tensor.full_bytes for tensor in reads), writes.full_bytes)
-        kernel = Kernel("convolution", self.x.dtype, flops, 0, *moved, self.sizes, variant=self.variant)
+        kernel = Kernel("convolution", self.x.dtype, flops, 0, *moved, self.sizes, launches=self.launches)
         if self.way in ("one_by_one", "direct"):
             return [kernel]
         return [*self.converted(*reads), kernel, *self.converted(writes)]

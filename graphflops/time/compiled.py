@@ -162,9 +162,10 @@ def _of_product(call: PricedCall, op: Op, kernels: Sequence[Kernel], layouts: La
     by_inductor = sum(not copy.is_inside for copy in copies) * (not op.is_gradient)
     own = [kernel for kernel in kernels if kernel.family == "copy"][by_inductor:]
     for kernel in kernels:
-        # Another kernel adds the bias, if the product does not read it.
-        if kernel.family == "matmul":
-            own.append(replace(kernel, variant="") if is_linear and len(op.reads) == 2 else kernel)
+        if isinstance(kernel.sizes, Product):
+            if is_linear and len(op.reads) == 2:  # another kernel adds the bias
+                kernel = replace(kernel, sizes=replace(kernel.sizes, algorithm=""))
+            own.append(kernel)
         elif kernel.family == "elementwise" and not is_linear:
             own.append(kernel)
     return own

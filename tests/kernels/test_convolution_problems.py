@@ -105,11 +105,11 @@ def test_a_convolution_of_unknown_operands_has_the_work_of_its_operator() -> Non
     assert (kernel.flops, kernel.vector_flops) == (2 * 2 * 16 * 16 * 8 * 9, 0)
 
 
-@pytest.mark.parametrize(("side", "variant"), [(1, ""), (5, "tiled")])
-def test_few_channels_in_order_are_tiled_unless_there_is_one_position(side: int, variant: str) -> None:
+@pytest.mark.parametrize(("side", "algorithm"), [(1, ""), (5, "tiled")])
+def test_few_channels_in_order_are_tiled_unless_there_is_one_position(side: int, algorithm: str) -> None:
     found = problem((2, 3, side, side), (16, 3, 3, 3), (1, 1), (1, 1))
     assert found.way == "as_it_lies"
-    assert found.variant == variant
+    assert found.algorithm == algorithm
 
 
 def test_an_image_without_a_batch_has_no_problem_of_its_own() -> None:
@@ -122,7 +122,7 @@ def test_an_image_without_a_batch_has_no_problem_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "channels", "image", "window", "more", "variant"),
+    ("dtype", "channels", "image", "window", "more", "algorithm"),
     [  # PyTorch leaves small square windows in float16 to cuDNN, from 32 channels and lines of 7 pixels on
         ("float16", 32, (7, 7), 3, (), "shared"),
         ("float16", 32, (7, 7), 5, (), "shared"),
@@ -136,16 +136,16 @@ def test_an_image_without_a_batch_has_no_problem_of_its_own() -> None:
     ],
 )
 def test_depthwise_convolutions_of_cudnn(
-    dtype: str, channels: int, image: tuple[int, int], window: int, more: tuple[int, ...], variant: str
+    dtype: str, channels: int, image: tuple[int, int], window: int, more: tuple[int, ...], algorithm: str
 ) -> None:
     x, weight = t(2, channels, *image, dtype=dtype), t(channels, 1, window, window, dtype=dtype)
     stride, padding = more or (1,), (window // 2,) * 2
     (kernel,) = forward("aten.conv2d.default", x, weight, None, (*stride, *stride), padding, (1, 1), channels)
-    assert kernel.variant == variant
+    assert kernel.sizes.algorithm == algorithm
 
 
 @pytest.mark.parametrize(
-    ("dtype", "channels", "window", "stride", "variants"),
+    ("dtype", "channels", "window", "stride", "algorithms"),
     [  # in float16 any window of a sequence, from 32 channels on; its weight's gradient is computed otherwise
         ("float16", 32, 33, 1, ["line", "line", ""]),
         ("float16", 32, 4, 1, ["line", "line", ""]),
@@ -156,9 +156,9 @@ def test_depthwise_convolutions_of_cudnn(
     ],
 )
 def test_depthwise_sequences_of_cudnn(
-    dtype: str, channels: int, window: int, stride: int, variants: list[str]
+    dtype: str, channels: int, window: int, stride: int, algorithms: list[str]
 ) -> None:
     x, weight = g(2, channels, 100, dtype=dtype), g(channels, 1, window, dtype=dtype)
     given = "aten.conv1d.default", x, weight, None, (stride,), (window // 2,), (1,), channels
     found = (*forward(*given), *backward(*given))
-    assert [kernel.variant for kernel in found if kernel.family == "convolution"] == variants
+    assert [kernel.sizes.algorithm for kernel in found if kernel.family == "convolution"] == algorithms

@@ -15,6 +15,7 @@ from graphflops.kernels.convolution import Convolution, Layout
 from graphflops.kernels.cudnn import Problem
 from graphflops.kernels.kernel import Kernel, Rows, Strided
 from graphflops.tensor import BFLOAT16, TensorType
+from graphflops.time.schedule import forward_seconds
 from tests.one_call import g
 from tests.support import t
 from tests.time.one_call import backward, forward, made, one_call, pointwise
@@ -119,8 +120,32 @@ def test_groups_that_are_kernels_without_tensor_cores(
     takes(taken)
     assert one.is_each is is_each
     (kernel, *rest) = one.kernels(1000)
-    assert (kernel.variant == "direct", one.sizes.is_looped) == (is_each, is_each)
+    assert one.sizes.algorithm == ("direct" if is_each else "")
     assert (kernel.vector_flops, kernel.flops) == (0, 1000) or rest
+
+
+@pytest.mark.parametrize(
+    ("one", "taken", "launches"),
+    [
+        (problem(16, 16, 4), "one_by_one", 4 * 4),  # operand, weight, product and result of each group
+        (problem(16, 16, 4, is_last=True), "one_by_one", 4 * 3),  # the weight lies in order
+        (problem(16, 16, 4, taps=1), "one_by_one", 4 * 3),  # and so does one of single positions
+        (problem(16, 16, 4, dtype="float32"), "one_by_one", 4 * 4),
+        (problem(16, 16, 4, taps=1, dtype="float32"), "one_by_one", 4),
+        (problem(16, 16, 4, taps=1, dtype="float32"), "direct", 4),
+        (problem(16, 16, 4), "as_it_lies", 1),
+    ],
+)
+def test_the_cpu_starts_the_kernels_of_each_group(
+    one: Problem, taken: str, launches: int, takes: Any
+) -> None:
+    takes(taken)
+    (kernel,) = one.kernels(1000)
+    assert kernel.launches == launches
+    costs = {"forward.convolution": 20.0, "forward.further_kernel": 7.0, "forward.recording": 0.0}
+    operator = one_call("aten.conv2d.default", t(2, 64, 8, 8), t(64, 16, 3, 3), None, 1, 1, 1, 4).operator
+    seconds = forward_seconds(costs, operator, [kernel, kernel], records=False)
+    assert seconds == 20.0 + 7.0 * (2 * launches - 1)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +160,7 @@ def test_long_windows_of_sequences_are_kernels_for_each_group(
     given = t(2, 2 * channels, 64, dtype="bfloat16"), t(*shape, dtype="bfloat16")
     one = Problem.of(one_call("aten.conv1d.default", *given, None, (1,), (taps // 2,), (1,), 2))
     assert one is not None
-    assert one.is_each is is_each
+    assert (one.is_each, one.algorithm) == (is_each, "long" if is_each else "")
     assert not replace(one, is_channels_last=True).is_each
 
 
@@ -159,7 +184,7 @@ def test_how_the_kernel_of_a_way_sees_its_operands(
 ) -> None:
     takes(taken)
     sizes = problem(16, 16, 4, is_last=is_last).sizes
-    assert (sizes.channels_last, sizes.is_looped) == expected
+    assert (sizes.channels_last, sizes.algorithm == "one_by_one") == expected
     assert (sizes.channels, sizes.filters, sizes.groups, sizes.filter) == (64, 64, 4, (3, 3))
 
 
