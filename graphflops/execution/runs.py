@@ -101,10 +101,10 @@ _NOTABLE = 100  # assumed lifetimes are reported if their bytes times this excee
 class Run:
     """The calls of one graph in the order in which they run, and the layouts of their values."""
 
-    def __init__(self, expanded: Expanded, layouts: Layouts, graph: Graph) -> None:
+    def __init__(self, expanded: Expanded, layouts: Layouts, graph: Graph, *, is_eager: bool = True) -> None:
         self.expanded, self.calls = expanded, expanded.calls
         self.layouts, self.graph = layouts, graph
-        self.eager = graph.eager
+        self.eager = graph.eager if is_eager else None
         marks = graph.recomputed
         inside = {name: marks[of.name] for name, of in expanded.outer.items() if of.name in marks}
         self.recomputed = {**marks, **inside}  # by call, the number of the checkpoint that runs it again
@@ -232,7 +232,7 @@ class Runs:
             calls, values = as_run(calls, self.attentions, values, graph.graph.eager)
         run = expanded(calls, values, unfused, self.prices)
         layouts = Layouts(run.calls, run.values, self.platform, graph.graph.orders)
-        return Run(run, layouts, graph.graph)
+        return Run(run, layouts, graph.graph, is_eager=self.is_eager)
 
 
 def recorded(calls: Sequence[PricedCall], eager: EagerRun) -> Lifetimes:

@@ -244,6 +244,10 @@ def test_heads_that_only_an_export_repeats(captured: Any) -> None:
     query, mask = 4 * 8 * 4, 64 * 4
     assert report.totals.peak_bytes == 2 * UNIT + 2 * query + mask  # keys and their sum, the result
     assert codes(report) == ["GF129"]
+    compiled = analyze(captured("repeats"), execution="compiled")  # runs what the export has
+    assert (
+        compiled.totals.peak_bytes == UNIT + 2 * UNIT + 2 * query + mask
+    )  # keys, and the sum for both heads
 
 
 @pytest.mark.parametrize("name", ["masks", "masks_in_a_block"])
