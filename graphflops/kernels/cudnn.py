@@ -204,6 +204,8 @@ def _of_groups(conv: Convolution, phase: str, is_last: bool, platform: Platform)
 
 
 _CONVERTED_TILE = 32  # channels and pixels of a tile of the conversion
+# The tensors that a phase reads, and the one that it writes.
+_MOVED = {"forward": ("xw", "o"), "input_gradient": ("ow", "x"), "weight_gradient": ("ox", "w")}
 _TURNED: dict[Pass, Pass] = {"forward": "input_gradient", "input_gradient": "forward"}
 
 
@@ -269,7 +271,7 @@ class Problem(Struct, frozen=True, dict=True):
         is_converted = "converted" in self.way or (self.way == "packed" and not self.is_channels_last)
         channels, filters = x.shape[1], out.shape[1]
         is_stem = channels < conv.alignment and (turned == "forward" or self.is_channels_last)
-        if self.is_padded_group:
+        if self.way == "packed":  # the kernel of all groups may have more channels than they have
             channels = filters = conv.packed * conv.groups
         elif conv.groups == 1 and converted(conv, self.phase, self.is_channels_last):
             filters = conv.aligned(filters)
@@ -284,17 +286,9 @@ class Problem(Struct, frozen=True, dict=True):
         )
 
     @property
-    def is_padded_group(self) -> bool:
-        """Whether groups are packed into one kernel that has more channels than they have."""
-        return self.way == "packed" and self.conv.packed != self.conv.narrow
-
-    @property
-    def operands(self) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        """The two tensors that the phase reads, and the tensor that it writes."""
-        x, weight, out = self.x, self.weight, self.out
-        if self.phase == "forward":
-            return (x, weight), out
-        return ((out, weight), x) if self.phase == "input_gradient" else ((out, x), weight)
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors by letter, as in `converted`."""
+        return {"x": self.x, "w": self.weight, "o": self.out}
 
     @property
     def algorithm(self) -> ConvolutionAlgorithm:
@@ -319,35 +313,32 @@ class Problem(Struct, frozen=True, dict=True):
 
     def kernels(self, flops: int) -> list[Kernel]:
         """The kernels of the phase: conversions before and after one kernel, or only one kernel for each group."""
-        reads, writes = self.operands
-        moved = (sum(tensor.full_bytes for tensor in reads), writes.full_bytes)
+        reads, writes = _MOVED[self.phase]
+        moved = [sum(self.tensors[letter].full_bytes for letter in letters) for letters in (reads, writes)]
         kernel = Kernel("convolution", self.x.dtype, flops, 0, *moved, self.sizes, launches=self.launches)
         if self.way in ("one_by_one", "direct"):
             return [kernel]
-        return [*self.converted(*reads), kernel, *self.converted(writes)]
+        return [*self.converted(reads), kernel, *self.converted(writes)]
 
-    def converted(self, *tensors: Tensor) -> list[Kernel]:
+    def converted(self, letters: str) -> list[Kernel]:
         """The kernels that convert these tensors to channels last or back; tensor cores may need padded channels."""
-        conv, is_last = self.conv, self.is_channels_last
-        letters = converted(conv, self.phase, is_last)
-        wanted = {"x": self.x, "w": self.weight, "o": self.out}
-        is_weight_last = has_channels_last(self.weight.shape, self.weight.strides)
-        layout = Layout(operand=is_last, weight=is_weight_last)
-        is_ordered = self.weight in tensors and is_weight_ordered(conv, self.phase, layout)
-        ordered = put_in_order(self.weight, is_last=is_last) if is_ordered and "w" not in letters else []
-        found = [tensor for tensor in tensors if any(tensor is wanted[letter] for letter in letters)]
-        return ordered + [kernel for tensor in found for kernel in self.conversion(tensor)]
+        wanted, is_last = converted(self.conv, self.phase, self.is_channels_last), self.is_channels_last
+        layout = Layout(is_last, weight=has_channels_last(self.weight.shape, self.weight.strides))
+        is_ordered = "w" in letters and "w" not in wanted and is_weight_ordered(self.conv, self.phase, layout)
+        ordered = put_in_order(self.weight, is_last=is_last) if is_ordered else []
+        return ordered + [each for letter in letters if letter in wanted for each in self.conversion(letter)]
 
-    def conversion(self, tensor: Tensor) -> list[Kernel]:
+    def conversion(self, letter: str) -> list[Kernel]:
         """The kernels that convert one tensor, or convert it back; zeros are written first if channels are padded."""
-        conv, channels = self.conv, tensor.shape[1]
+        conv, tensor = self.conv, self.tensors[letter]
+        channels = tensor.shape[1]
         if self.way == "copied":  # a copy in the same order, to be rounded
             return [copy_to(tensor, tensor)]
-        is_weight, is_grouped = tensor is self.weight, conv.groups > 1
-        padded = channels if tensor is self.out else conv.aligned(channels)
+        is_weight, is_grouped = letter == "w", conv.groups > 1
+        padded = channels if letter == "o" else conv.aligned(channels)
         if is_grouped:
-            own = {id(self.x): (conv.packed, conv.channels), id(self.out): (conv.packed, conv.results)}
-            padded, channels = own.get(id(tensor), (conv.packed**2, conv.weight_elements))
+            padded = conv.packed**2 if is_weight else conv.packed
+            channels = {"x": conv.channels, "w": conv.weight_elements, "o": conv.results}[letter]
         written = tensor.full_bytes * padded // max(channels, 1)
         zeros = [Kernel("elementwise", tensor.dtype, written_bytes=written)] if padded > channels else []
         is_generic = (is_weight or self.is_channels_last) if is_grouped else tensor.shape[0] % conv.alignment
