@@ -167,7 +167,7 @@ update("index_add", positions, order="x dim index source", reduce="add")
 
 
 def refuse_misplaced(x: TensorType, dim: int, index: TensorType, source: Value = None) -> None:
-    """Raise ShapeError for indices that have other axes than the tensor and the source, or are larger, except along `dim`."""
+    """Raise ShapeError for indices that have other axes than the tensor and the source, or are larger but along `dim`."""
     place = axis(dim, x.rank)
     for each in tensors_of((x, source)) if not same(index.numel, 0) else ():
         sizes, own = each.shape or (1,), index.shape or (1,)
