@@ -305,7 +305,7 @@ class Problem(Struct, frozen=True, dict=True):
     def kernels(self, flops: int) -> list[Kernel]:
         """The kernels of the phase: conversions before and after one kernel, or only one kernel for each group."""
         reads, writes = _MOVED[self.phase]
-        moved = [sum(self.tensors[letter].full_bytes for letter in letters) for letters in (reads, writes)]
+        moved = (sum(self.tensors[each].full_bytes for each in reads), self.tensors[writes].full_bytes)
         kernel = Kernel("convolution", self.x.dtype, flops, 0, *moved, self.sizes, launches=self.launches)
         if self.way in ("one_by_one", "direct"):
             return [kernel]
