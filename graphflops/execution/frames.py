@@ -68,11 +68,9 @@ class References:
         # By variable of a function: what it holds beside a result if it is a tuple, and until when; the known tuples.
         self.beside = defaultdict[tuple[str, int, str], list[tuple[tuple[str, ...], int]]](list)
         self.tuples: set[tuple[str, int, str]] = set()
-        self.joined: set[str] = set()  # what calls have joined
         self.last = -1  # position of the latest call
-        self.stacks: list[
-            tuple[CodeLine, ...]
-        ] = []  # by call; of one without lines, those of the call before it
+        # The lines of each call; those of the call before it if it has none.
+        self.stacks: list[tuple[CodeLine, ...]] = []
         for node in nodes:
             lines = code_lines(node.python_stack, node.module_stack)
             self.stacks.append(lines or next(reversed(self.stacks), ()))
@@ -80,8 +78,12 @@ class References:
         self.results = [tuple(filter(None, node.outputs)) for node in nodes]
         self.last_read = {value: place for place, read in enumerate(self.reads) for value in read}
         self.made = {name: place for place, names in enumerate(self.results) for name in names}
-        # Results of a softmax, and what casts and dropout make of them.
-        self.distributions: set[str] = set()
+        calls = [*zip(nodes, self.reads, self.results, strict=True)]
+        self.joined = {made for node, _, names in calls if node.operator.name in _JOINS for made in names}
+        self.distributions: set[str] = set()  # results of a softmax, and what casts and dropout make of them
+        for node, read, made in calls:
+            passes = node.operator.kind in _PASSING and not self.distributions.isdisjoint(read)
+            self.distributions.update(made if passes or node.operator.kind == "softmax" else ())
         computing = [node.outputs and node.operator.kind != "view" for node in nodes]
         self.readers = Counter(value for read in compress(self.reads, computing) for value in set(read))
 
@@ -99,9 +101,6 @@ class References:
             if node.operator.name in _JOINS:
                 self.hold_joined(place)
             self.hold_locals(node, place)
-            kind, read = node.operator.kind, self.reads[place]
-            if kind == "softmax" or (kind in _PASSING and not self.distributions.isdisjoint(read)):
-                self.distributions.update(self.results[place])
         self.leave(0, len(self.nodes) - 1)
         for values, last in (held for variable in self.tuples for held in self.beside[variable]):
             self.hold(values, last)
@@ -311,7 +310,6 @@ class References:
         A cache of keys and values starts empty; what is joined to it lives as long as the program.
         """
         read = self.reads[place]
-        self.joined.update(self.results[place])
         if self.frames and self.frames[-1].running.statement.joins:
             *callers, frame = self.frames
             frame.kept.update(read)
@@ -327,17 +325,18 @@ class References:
 
         Only forwards leave lines, so a call that the line does not spell runs in a function that the line calls.
         """
-        read = [self.memory_of.get(value, value) for value in self.reads[place]]
         callers = self.frames[: len(self.stacks[place]) - 1]
+        is_spelled = len(callers) == len(self.frames) or self.frames[-1].running.statement.role(node.op)[0]
+        if is_spelled and not self.joined:
+            return
+        read = [self.memory_of.get(value, value) for value in self.reads[place]]
         if node.operator.kind not in _PASSED_THROUGH and not self.joined.isdisjoint(read):
             for caller in callers:
                 for value in [value for value in read if value in caller.running.hidden & self.joined]:
                     caller.running.locals[self.nodes[self.made[value]].op] = value
-        if len(callers) == len(self.frames):
+        if is_spelled:
             return
         running = self.frames[-1].running
-        if running.statement.role(node.op)[0]:
-            return
         inside = running.hidden.intersection(read).difference(running.locals.values())
         if node.operator.name in _BATCHED_PRODUCTS or node.operator.kind == "attention":
             running.operands.update(inside)

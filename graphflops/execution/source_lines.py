@@ -198,27 +198,23 @@ def statements(text: str, own: str = "") -> tuple[Statement, ...]:
     return tuple(found) or (Statement(),)
 
 
-@lru_cache(maxsize=4096)
 def module_variable(text: str, path: str) -> str:
     """The variable that holds a module, on a line that calls its submodule at this path: `self` in `self.a(x)`."""
     words = path.split(".")
-    return next((name for name, word in _attributes(text) if word in words), "")
-
-
-@lru_cache(maxsize=4096)
-def _attributes(text: str) -> list[tuple[str, str]]:
-    """The attributes of variables in a line, each with its variable."""
-    parts = [part for tree in _parsed(text) for part in ast.walk(tree) if isinstance(part, ast.Attribute)]
-    return [(part.value.id, part.attr) for part in parts if isinstance(part.value, ast.Name)]
+    for part in (part for tree in _parsed(text) for part in ast.walk(tree)):
+        match part:
+            case ast.Attribute(ast.Name(name), word) if word in words:
+                return name
+    return ""
 
 
 def module_variables(nodes: Sequence[Node]) -> dict[str, str]:
     """By file: the variable that holds the module whose forward runs, as its calls of submodules show."""
     found: dict[str, str] = {}
-    alike: dict[tuple[str, int], Node] = {}  # calls on equal lines in as many modules show the same
+    first: dict[tuple[str, int], Node] = {}  # calls on equal lines in as many modules show the same
     for node in nodes:
-        alike.setdefault((node.python_stack, node.module_stack.count(";")), node)
-    for node in alike.values():
+        first.setdefault((node.python_stack, node.module_stack.count(";")), node)
+    for node in first.values():
         lines = code_lines(node.python_stack, node.module_stack)
         for line, inner in zip(lines, [*[line.module for line in lines[1:]], node.module], strict=False):
             if inner != line.module and line.file not in found:
