@@ -281,6 +281,7 @@ class Problem(Struct, frozen=True, dict=True):
             is_looped=self.is_each or self.way == "one_by_one",
             phase=turned,
             is_patches=conv.is_patch and not conv.is_pointwise,
+            is_dilated=conv.is_dilated,
         )
 
     @property

@@ -92,6 +92,7 @@ class Convolution(Struct, frozen=True):
     is_looped: bool = False  # each group is a kernel of its own
     phase: Pass = "forward"
     is_patches: bool = False  # windows of several positions that neither overlap nor reach into padding
+    is_dilated: bool = False  # the positions of a window lie apart
 
 
 class Rows(Struct, frozen=True):
