@@ -170,9 +170,9 @@ def _of_product(
             if op.is_padded:
                 m, n, k = (up(size, ALIGNED) for size in (sizes.m, sizes.n, sizes.k))
                 sizes = replace(sizes, m=m, n=n, k=k)
-            # Another kernel adds the bias, if the product does not read it.
-            has_bias = not is_linear or len(op.reads) > 2
-            own.append(replace(kernel, sizes=sizes, variant=kernel.variant if has_bias else ""))
+            if is_linear and len(op.reads) == 2:  # another kernel adds the bias
+                sizes = replace(sizes, algorithm="")
+            own.append(replace(kernel, sizes=sizes))
         elif kernel.family == "elementwise" and not is_linear:
             own.append(kernel)
     return tuple(own)
