@@ -225,9 +225,8 @@ def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
     for group in spelled(view):
         with suppress(DimError, ZeroDivisionError):
             hidden = hiding().of_spelled(group) if group.masks else Hidden()
-            if role_of(group.softmax) == "gate" and hidden.doubled == 0:  # it may be no attention
-                continue
-            keep(_use(group, hidden, view), hidden, group.first, group.second)
+            if hidden.doubled != 0 or role_of(group.softmax) != "gate":  # which may be no attention
+                keep(_use(group, hidden, view), hidden, group.first, group.second)
             masked.update(hidden_in_gradients(group, hidden, view))
     if stated:
         from graphflops.attention.user_masks import refuse_unused
