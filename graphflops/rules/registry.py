@@ -289,7 +289,7 @@ def check_operands(rule: Rule, op: str, arguments: Mapping[str, object]) -> None
     fits = not ranks or (ranks == [x.rank for x in factors] and not any(map(differ, *batches)))
     require(fits, f"{op} does not multiply {' by '.join(map(str, factors))}")
     kinds = list(dict.fromkeys([x.dtype.kind for x in tensors.values()]))
-    if factors or called.kind == "attention":
+    if called.kind in ("product", "convolution", "attention"):
         require(len(kinds) < 2, f"{op} does not multiply numbers of the kinds {' and '.join(kinds)}")
     if called.kind in ("normalisation", "linear_algebra") and not base.endswith("cross"):
         require(kinds[:1] in (["float"], ["complex"], []), f"{op} does not take {''.join(kinds[:1])}")
