@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from graphflops.base.aligned import matching_blocks
-from graphflops.exporters.eager_record import COMPUTING, FORMAT
+from graphflops.exporters.pt2 import COMPUTING, RECORD_FORMAT
 from graphflops.graph import EagerRun
 from graphflops.ops import operator
 
@@ -333,7 +333,7 @@ def _matched(
         pairs = zip(exported.attentions, eager.attentions, strict=True)
         attentions = {name: hidden for name, hidden in pairs if hidden}
     producer = f"torch {torch.__version__.partition('+')[0]}"
-    return EagerRun(FORMAT, producer, tuple(values), tuple(until), attentions)
+    return EagerRun(RECORD_FORMAT, producer, tuple(values), tuple(until), attentions)
 
 
 def _keep_for_readers(
