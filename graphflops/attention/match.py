@@ -36,7 +36,7 @@ _BY_ROLE: dict[Role | None, str] = {
     "bias": "add sub rsub add_relu add_n maximum minimum fmax fmin clamp clamp_min clamp_max addcmul lerp",
     "choice": "where masked_fill masked_scatter index_put tril triu",
     "cast": "nan_to_num",
-    "cap": "tanh log_softmax",
+    "cap": "tanh log_softmax leaky_relu",
     "join": "cat",
     "power": "exp exp2",
     "sum": "sum",

@@ -62,7 +62,7 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
         return backward_bytes(call, layouts)
     if kind == "convolution":
         found = _convolution_of(call, layouts)
-        return 0 if found is None else cudnn.forward_bytes(*found, layouts.platform)
+        return 0 if found is None else cudnn.workspace(found[0], "forward", found[1], layouts.platform)
     if name == "max_pool":  # the positions of the maxima are computed even if no gradient needs them
         out = tensor_type(call.node.outputs[0], values)
         return 0 if out is None or len(call.node.outputs) > 1 else prod(out.shape) * INDEX_BYTES
@@ -91,10 +91,8 @@ def backward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
         return 0
     if (inside := gradient_calls(call, values)) is not None:
         return inside.beside + _broadcast_gradients(call, out, layouts)
-    if kind == "elementwise":
+    if kind in ("elementwise", "reduction", "scan", "softmax"):
         return total(formula_tensors(call, layouts)) + _broadcast_gradients(call, out, layouts)
-    if kind in ("reduction", "scan", "softmax"):
-        return total(formula_tensors(call, layouts))
     if name == "roll":
         return _rolled(call, values)
     if name in _LISTS_OF_INDICES:

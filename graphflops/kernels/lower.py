@@ -73,14 +73,11 @@ def _elementwise(call: ConcreteCall) -> list[Kernel]:
     work = work if measured is None else int(measured.value * out.numel)
     # Each thread reads a scalar tensor; ONNX runtimes pass scalars as kernel arguments.
     operands = [x for x in call.operands if x.rank or not operator.is_onnx]
-    read, before = cost.read_bytes, list[Kernel]()
-    if operator.name == "where":  # scalars to choose from are first written to the device
-        numbers = sum(isinstance(value, (int, float)) for value in call.own.values())
-        before = [moved.fill(replace(out, shape=(), strides=()))] * numbers
+    read, copies = cost.read_bytes, list[Kernel]()
     if operator.word in _COPIED_FIRST:
-        before = [moved.copy_to(out, operands[0])]
+        copies = [moved.copy_to(out, operands[0])]
         operands, read = [out, *operands[1:]], read + out.full_bytes - operands[0].nbytes
-    return [*before, moved.pointwise(out, operands, read, cost.written_bytes, work)]
+    return [*copies, moved.pointwise(out, operands, read, cost.written_bytes, work)]
 
 
 def _filled(call: ConcreteCall) -> list[Kernel]:

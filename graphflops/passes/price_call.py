@@ -84,7 +84,7 @@ def price_call(
     try:
         by_place = wanted is None and not op.startswith("higher_order.")
         arguments = rule.bound(op, args, kwargs, by_place=by_place)
-        check_operands(op, arguments)
+        check_operands(rule, op, arguments)
         training = training and not operator(op).stops_gradients
         if training and operator(op).kind in ("view", "cast"):  # further tensors only give their form
             (first, operand), *others = arguments.items()

@@ -33,7 +33,8 @@ indices int64: take_along_dim max_unpool2d max_unpool3d
 indices int32 int64: embedding embedding_dense_backward _unsafe_index _unsafe_index_put
 indices bool uint8 int32 int64: index index_put _index_put_impl
 indices bool uint8 int8 int16 int32 int64: embedding_bag _embedding_bag _embedding_bag_forward_only
-mask bool: masked_fill masked_select masked_scatter
+mask bool: masked_fill masked_select masked_scatter _unsafe_masked_index
+condition bool uint8: where
 """
 _TAKEN = {
     f"aten.{name}": (argument, dtypes)
@@ -41,8 +42,11 @@ _TAKEN = {
     for (argument, *dtypes), names in [(part.split() for part in line.split(":"))]
     for name in names
 }
-# How many axes both factors have, for operators of torch that are one case of matmul.
-_AXES = {"mm": 2, "addmm": 2, "bmm": 3, "baddbmm": 3, "addbmm": 3, "dot": 1, "vdot": 1}
+# How many axes the factors have, for operators of torch that are one case of matmul.
+_AXES = {
+    "mm": [2, 2], "addmm": [2, 2], "bmm": [3, 3], "baddbmm": [3, 3], "addbmm": [3, 3], "mv": [2, 1], "addmv": [2, 1],
+    "dot": [1, 1], "vdot": [1, 1], "addr": [1, 1],
+}  # fmt: skip
 _VARARGS, _VARKEYWORDS = 0x04, 0x08  # inspect.CO_*, without the 8 ms of importing inspect
 
 
@@ -319,8 +323,8 @@ def _add(rule: Rule, table: dict[str, Rule], homes: Mapping[str, Home], what: st
     table[key] = rule
 
 
-def check_operands(op: str, arguments: Mapping[str, object]) -> None:
-    """Raises ShapeError for indices or a mask of an element type, or factors of a rank, that the operator does not take."""
+def check_operands(rule: Rule, op: str, arguments: Mapping[str, object]) -> None:
+    """Raises ShapeError for element types, or factors of a rank, that the operator does not take."""
     called = operator(op)
     base = called.functional or called.base
     name, taken = _TAKEN.get(base, ("", []))
@@ -328,10 +332,18 @@ def check_operands(op: str, arguments: Mapping[str, object]) -> None:
     for each in given if isinstance(given, tuple) else (given,):
         if isinstance(each, TensorType) and each.dtype.name not in taken:
             raise ShapeError(f"{name} of {op} cannot be {each.dtype}")
-    a, b, rank = arguments.get("a"), arguments.get("b"), _AXES.get(base.removeprefix("aten."))
-    if rank and isinstance(a, TensorType) and isinstance(b, TensorType):
-        fits = a.rank == b.rank == rank and not any(map(differ, a.shape[: rank - 2], b.shape[: rank - 2]))
-        require(fits, f"{op} does not multiply {a} by {b}")
+    if not base.startswith("aten.") or base.startswith("aten._"):  # packed and quantized operands
+        return
+    tensors = {name: x for name, x in arguments.items() if isinstance(x, TensorType) and name != "mask"}
+    factors, ranks = [tensors[name] for name in rule.product if name in tensors], _AXES.get(base[5:], [])
+    batches = [x.shape[: ranks[0] - 2] for x in factors if ranks]
+    fits = not ranks or (ranks == [x.rank for x in factors] and not any(map(differ, *batches)))
+    require(fits, f"{op} does not multiply {' by '.join(map(str, factors))}")
+    kinds = list(dict.fromkeys([x.dtype.kind for x in tensors.values()]))
+    if factors or called.kind == "attention":
+        require(len(kinds) < 2, f"{op} does not multiply numbers of the kinds {' and '.join(kinds)}")
+    if called.kind in ("normalisation", "linear_algebra") and not base.endswith("cross"):
+        require(kinds[:1] in (["float"], ["complex"], []), f"{op} does not take {''.join(kinds[:1])}")
 
 
 def _lookup(table: dict[str, Rule], homes: Mapping[str, Home], op: str) -> Rule | None:

@@ -94,7 +94,7 @@ def test_chunks_wait_for_the_longest() -> None:
 
 def test_batch_norms_wait_for_memory_one_load_after_another() -> None:
     """Half as fast where it answers as where the cache does."""
-    rates = {**TRAFFIC, "column": 1e6}
+    rates = {**TRAFFIC, "load": 1e6}
     kernel = Kernel("normalization", "float32", 0, 0, 500, 500, Rows(4, 5), variant="batch_norm")
     known = with_rates("normalization.batch_norm", rates, bandwidth=1e15)
     assert seconds(kernel, known) == pytest.approx(2 * 5e-3)
@@ -107,7 +107,7 @@ def test_batch_norms_wait_for_memory_one_load_after_another() -> None:
 
 def test_threads_of_a_softmax_along_an_outer_axis_take_turns() -> None:
     """A third as fast where each load goes to memory; two blocks of 1,024 threads run at once on each of 4 processors."""
-    known = with_rates("softmax.outer", {**TRAFFIC, "column": 1e6}, bandwidth=1e15)
+    known = with_rates("softmax.outer", {**TRAFFIC, "chain": 1e6}, bandwidth=1e15)
     kernel = Kernel("softmax", "float32", 0, 0, 500, 500, Rows(8, 5, False), variant="outer")
     assert seconds(kernel, known) == pytest.approx(3 * 5e-3)
     assert seconds(kernel, replace(known, l2_bytes=10**6)) == pytest.approx(5e-3)
@@ -117,7 +117,7 @@ def test_threads_of_a_softmax_along_an_outer_axis_take_turns() -> None:
 @pytest.mark.parametrize("variant", ["batch_norm_moments", "batch_norm_backward", "batch_norm_training_once"])
 def test_blocks_of_channels_wait_too(variant: str) -> None:
     """What a block does one turn after the other is the longest part, or none."""
-    rates = {**TRAFFIC, "column": 1e6, "row": 1e6}
+    rates = {**TRAFFIC, "load": 1e6, "row": 1e6}
     kernel = Kernel("normalization", "float32", 0, 0, 500, 0, Rows(4, 5, False), variant=variant)
     known = with_rates(f"normalization.{variant}", rates, bandwidth=1e15, l2_bytes=10**6)
     assert seconds(kernel, known) == pytest.approx((1e-3**3 + 5e-3**3) ** (1 / 3))
