@@ -93,11 +93,8 @@ def _check_mesh(axes: Mesh, rank: int, open_axes: Sequence[str]) -> None:
 
 def _recorded(factory: Callable[..., Any], axes: Mesh, rank: int) -> RecordedStep:
     """The step in the form of its file."""
-    with (
-        devices(axes, rank) as mesh,
-        pretended() as fake,
-        uncollected(),
-    ):  # which would free memory at random calls
+    # A collection would free memory at random calls.
+    with devices(axes, rank) as mesh, pretended() as fake, uncollected():
         wants_mesh = "mesh" in inspect.signature(factory).parameters
         with KnownNumbers():
             made = factory(mesh=mesh) if wants_mesh else factory()
