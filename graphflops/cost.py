@@ -262,6 +262,5 @@ def is_data_dependent(name: str) -> bool:
 
 
 _ORIGINS: set[str] = set()  # only grows, as the table of symbols does
-OF_LOOPS = re.compile(
-    r"turn_\d+(_left)?|carried_\d+_\d+_\d+"
-)  # sizes within a loop of ONNX: none of a file has such a name
+# Sizes within a loop of ONNX: none of a file has such a name.
+OF_LOOPS = re.compile(r"turn_\d+(_left)?|carried_\d+_\d+_\d+")

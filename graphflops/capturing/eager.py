@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from operator import getitem
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 from torch import fx
@@ -21,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from graphflops.base.aligned import matching_blocks
-from graphflops.exporters.eager_record import COMPUTING, FORMAT
+from graphflops.exporters.pt2 import COMPUTING, RECORD_FORMAT
 from graphflops.graph import EagerRun
 from graphflops.ops import operator
 
@@ -50,7 +51,7 @@ class Followed(TorchDispatchMode):  # type: ignore[misc]
         # By attention: in the module's run what it hides ("none", "causal", "" if it has a mask), in the program's its name.
         self.attentions: list[str] = []
         self.module, self.node = "", ""
-        self.is_inside = False
+        self.is_inside = False  # calls inside of an attention are parts of one
         # By address of a storage's object: a weak reference, and its number.
         self.numbers: dict[int, tuple[Any, int]] = {}
         self.count = 0
@@ -172,20 +173,10 @@ class Functions(TorchFunctionMode):  # type: ignore[misc]
         given = dict(zip(names, args, strict=False)) | kwargs
         hidden = "causal" if given.get("is_causal") else "none"
         self.run.attentions.append("" if given.get("attn_mask") is not None else hidden)
-        with inside(self.run):
+        with mock.patch.object(self.run, "is_inside", True):
             results = func(*args, **kwargs)
         self.run.note("attention", results, has_sizes=False)
         return results
-
-
-@contextlib.contextmanager
-def inside(run: Followed) -> Iterator[None]:
-    """Within this context, a run notes no calls, because they are parts of one."""
-    run.is_inside = True
-    try:
-        yield
-    finally:
-        run.is_inside = False
 
 
 @contextlib.contextmanager
@@ -229,7 +220,7 @@ class _Program(fx.Interpreter):  # type: ignore[misc]
         paths = [path for path, _ in (n.meta.get("nn_module_stack") or {}).values()]
         run.module, run.node = (paths[-1] if paths else "").partition("@")[0], _name(n)
         if n.target is torch.ops.aten.scaled_dot_product_attention.default:
-            with inside(run):
+            with mock.patch.object(run, "is_inside", True):
                 result = super().run_node(n)
             run.attentions.append(n.name)
             run.note("attention", result, has_sizes=False)
@@ -333,7 +324,7 @@ def _matched(
         pairs = zip(exported.attentions, eager.attentions, strict=True)
         attentions = {name: hidden for name, hidden in pairs if hidden}
     producer = f"torch {torch.__version__.partition('+')[0]}"
-    return EagerRun(FORMAT, producer, tuple(values), tuple(until), attentions)
+    return EagerRun(RECORD_FORMAT, producer, tuple(values), tuple(until), attentions)
 
 
 def _keep_for_readers(

@@ -37,7 +37,6 @@ _WITH_STATISTICS = frozenset({"layer_norm", "batch_norm"})
 def gpu_functions() -> Iterator[None]:
     """Within this context, calls are those of a GPU, and a device that is named `cuda` is the CPU."""
     OnCpu.names_gpu = False
-    library = torch.library.Library("aten", "IMPL")
     functions: dict[str, Callable[..., Any]] = {
         "scaled_dot_product_attention": _attention,
         "dropout": _dropout,
@@ -47,24 +46,22 @@ def gpu_functions() -> Iterator[None]:
     }
     if hasattr(_ATEN, "_fused_rms_norm_backward"):  # since PyTorch 2.9
         functions["rms_norm"] = _rms_norm
-    for name, function in functions.items():
-        library.impl(name, function, "AutogradCPU")
-    for name, function in (  # torch has no meta functions for them
-        ("_cudnn_rnn_backward", gradients),
-        ("batch_norm_stats", _like_channels),
-        ("batch_norm_gather_stats_with_counts", lambda x, mean, *_: _like_channels(x)),
-        ("batch_norm_elemt", lambda x, *_: torch.empty_like(x)),
-        ("batch_norm_backward_reduce", _sums),
-        ("batch_norm_backward_elemt", lambda gradient, x, *_: torch.empty_like(x)),
-    ):
-        library.impl(name, function, "Meta")
-    # A mode is off while it handles `backward`, but the forwards that checkpoints recompute there need it.
-    run_backward = OnCpu().around(torch.autograd._engine_run_backward)
-    try:
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        for name, function in functions.items():
+            library.impl(name, function, "AutogradCPU")
+        for name, function in (  # torch has no meta functions for them
+            ("_cudnn_rnn_backward", gradients),
+            ("batch_norm_stats", _like_channels),
+            ("batch_norm_gather_stats_with_counts", lambda x, mean, *_: _like_channels(x)),
+            ("batch_norm_elemt", lambda x, *_: torch.empty_like(x)),
+            ("batch_norm_backward_reduce", _sums),
+            ("batch_norm_backward_elemt", lambda gradient, x, *_: torch.empty_like(x)),
+        ):
+            library.impl(name, function, "Meta")
+        # A mode is off while it handles `backward`, but the forwards that checkpoints recompute there need it.
+        run_backward = OnCpu().around(torch.autograd._engine_run_backward)
         with mock.patch.object(torch.autograd, "_engine_run_backward", run_backward), OnCpu():
             yield
-    finally:
-        library._destroy()
 
 
 def gpu_results(call: Any, results: Any) -> Any:
@@ -249,22 +246,19 @@ def gpu_autocast() -> Iterator[None]:
             device_type, dtype = "cpu", dtype or torch.get_autocast_dtype("cuda")
         init(self, device_type, dtype, *args, **kwargs)
 
-    library = torch.library.Library("aten", "IMPL")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns that the CPU's own kernels are replaced, as intended
-        for overload in _overloads():
-            is_treated, has_own = (_has(overload.name(), key) for key in ("AutocastCUDA", _KEY))
-            treatment = autocast(operator(str(overload))) if is_treated else None
-            # For "lower", the CPU's own kernel does the same, and also caches converted weights.
-            if treatment is not None and not (treatment == "lower" and has_own):
-                library.impl(overload, _as_treated(overload, treatment), _KEY)
-            elif has_own and not is_treated:
-                library.impl(overload, torch.library.fallthrough_kernel, _KEY)
-    try:
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        with warnings.catch_warnings():  # torch warns that the CPU's own kernels are replaced, as intended
+            warnings.simplefilter("ignore")
+            for overload in _overloads():
+                is_treated, has_own = (_has(overload.name(), key) for key in ("AutocastCUDA", _KEY))
+                treatment = autocast(operator(str(overload))) if is_treated else None
+                # For "lower", the CPU's own kernel does the same, and also caches converted weights.
+                if treatment is not None and not (treatment == "lower" and has_own):
+                    library.impl(overload, _as_treated(overload, treatment), _KEY)
+                elif has_own and not is_treated:
+                    library.impl(overload, torch.library.fallthrough_kernel, _KEY)
         with mock.patch.object(_Autocast, "__init__", of_cpu):
             yield
-    finally:
-        library._destroy()
 
 
 @lru_cache(maxsize=1)

@@ -329,11 +329,8 @@ class HostMemory(Around):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         if func in _MOVING and not self.is_busy:  # the mode may be on the stack twice
-            self.is_busy = True
-            try:
+            with mock.patch.object(self, "is_busy", True):
                 return self.moved(func, args, given)
-            finally:
-                self.is_busy = False
         made = func(*args, **given)
         if given.get("pin_memory") and "empty" in getattr(func, "__name__", ""):
             self.recorder.on_host(made, is_pinned=True)

@@ -43,8 +43,8 @@ class Captured(NamedTuple):
     record: EagerRun | None
 
     def graph(self) -> Graph:
-        from graphflops.exporters.eager_record import with_record
         from graphflops.exporters.live import from_exported_program
+        from graphflops.exporters.pt2 import with_record
 
         return with_record(from_exported_program(self.program), self.record)
 
@@ -186,9 +186,9 @@ def save(captured: Mapping[str, Captured], path: str) -> None:
     import msgspec
     import torch
 
-    from graphflops.exporters.eager_record import file_name
+    from graphflops.exporters.pt2 import record_name
 
-    records = {file_name(name): one.record for name, one in captured.items() if one.record is not None}
+    records = {record_name(name): one.record for name, one in captured.items() if one.record is not None}
     beside = {name: msgspec.json.encode(record).decode() for name, record in records.items()}
     try:
         if [*captured] == ["model"]:

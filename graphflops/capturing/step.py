@@ -19,6 +19,7 @@ from graphflops.capturing.gpu_functions import OnCpu
 from graphflops.capturing.pretended import OPTIMIZERS, HostMemory, KnownNumbers, devices, groups, pretended
 from graphflops.capturing.recorder import Recorder
 from graphflops.errors import GraphflopsError, ModelError, OptionError, innermost, said_by
+from graphflops.exporters import uncollected
 from graphflops.exporters.meshes import at_mesh, samples
 from graphflops.exporters.recorded import graph_of
 from graphflops.exporters.step_file import RecordedStep, write
@@ -91,7 +92,8 @@ def _check_mesh(axes: Mesh, rank: int, open_axes: Sequence[str]) -> None:
 
 def _recorded(factory: Callable[..., Any], axes: Mesh, rank: int) -> RecordedStep:
     """The step in the form of its file."""
-    with devices(axes, rank) as mesh, pretended() as fake, _uncollected():
+    # A collection would free memory at random calls.
+    with devices(axes, rank) as mesh, pretended() as fake, uncollected():
         wants_mesh = "mesh" in inspect.signature(factory).parameters
         with KnownNumbers():
             made = factory(mesh=mesh) if wants_mesh else factory()
@@ -112,18 +114,6 @@ def _recorded(factory: Callable[..., Any], axes: Mesh, rank: int) -> RecordedSte
         with unset_fake_temporarily():
             there = groups(mesh) if axes else []
         return recorder.step(rank, [*axes.items()], there)
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Within this context no garbage is collected: it would free memory at random calls, and takes a tenth of the time."""
-    was_collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_collecting:
-            gc.enable()
 
 
 def _step(given: Any) -> tuple[Callable[[], Any], list[tuple[str, torch.Tensor]]]:

@@ -83,12 +83,23 @@ def reader_of(path: Path) -> Reader:
 
 
 @contextlib.contextmanager
-def in_one_line(name: str) -> Iterator[None]:
-    """Turns errors of reading a file into a FileError that begins with its name."""
+def uncollected() -> Iterator[None]:
+    """Within this context no garbage is collected: a collection walks every object of a large program."""
     was_collecting = gc.isenabled()
-    gc.disable()  # nothing here is garbage yet, and a collection walks every object of a large program
+    gc.disable()
     try:
         yield
+    finally:
+        if was_collecting:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def in_one_line(name: str) -> Iterator[None]:
+    """Turns errors of reading a file into a FileError that begins with its name."""
+    try:
+        with uncollected():  # nothing here is garbage yet
+            yield
     except FileError as error:
         said = str(error)
         raise (error if said.startswith(name) else FileError(f"{name}: {shown(said, 800)}")) from None
@@ -98,9 +109,6 @@ def in_one_line(name: str) -> Iterator[None]:
         raise FileError(f"{name}: nests too deep") from None
     except MemoryError:
         raise FileError(f"{name}: the program does not fit in memory") from None
-    finally:
-        if was_collecting:
-            gc.enable()
 
 
 def regular_file(path: Path | str) -> Path:

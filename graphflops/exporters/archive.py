@@ -17,7 +17,6 @@ from graphflops.errors import FileError, shown
 from graphflops.exporters import ZIP, in_one_line, reason, regular_file
 from graphflops.exporters.zip_members import DEFLATED, Seekable, members, read_at
 
-RECORD = "graphflops_eager_"  # what the name of a record of an eager run begins with
 # Unpacked bytes of one member; the program of a 70-billion-parameter model takes 7 to 11 MB.
 MAX_MEMBER_BYTES = 512 * 2**20
 # A member that is larger than this and packed tighter than this ratio is assumed to be a zip bomb.

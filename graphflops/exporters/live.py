@@ -12,6 +12,7 @@ import functools
 import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import fx
@@ -76,7 +77,7 @@ def capture(
 
 @contextlib.contextmanager
 def _returning_a_loss(module: torch.nn.Module) -> Iterator[None]:
-    own, patched = module.forward, module.__dict__.get("forward")
+    own = module.forward
 
     @functools.wraps(own)
     def forward(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -88,13 +89,8 @@ def _returning_a_loss(module: torch.nn.Module) -> Iterator[None]:
             return results[0]
         return torch.stack([result.sum().float() for result in results]).sum()
 
-    module.forward = forward
-    try:
+    with mock.patch.object(module, "forward", forward):
         yield
-    finally:
-        del module.forward
-        if patched is not None:
-            module.forward = patched
 
 
 def from_exported_program(exported: torch.export.ExportedProgram) -> Graph:

@@ -57,9 +57,7 @@ _INSIDE: dict[str, dict[int, str]] = {
 _DATA_FIELDS = {
     4: "float_data", 5: "int32_data", 7: "int64_data", 9: "raw_data", 10: "double_data", 11: "uint64_data"
 }  # fmt: skip
-_PLACE = re.compile(
-    rf"({'|'.join(_DATA_FIELDS.values())}):(\d{{1,19}}):(\d{{1,19}})", re.ASCII
-)  # as `Dropped`
+_PLACE = re.compile(rf"({'|'.join(_DATA_FIELDS.values())}):(\d{{1,19}}):(\d{{1,19}})", re.ASCII)
 _MOST_NESTED = 100  # protobuf's own limit
 
 

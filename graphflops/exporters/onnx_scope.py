@@ -125,15 +125,8 @@ class Names:
 
     def operands(self, names: Iterable[str], scope: Scope, user: str) -> list[Ref | None]:
         """The values that names mean here; None for an operand that is left out."""
-        here, used, owners, body = scope.names, self.used, self.owners, scope.body
-        found: list[Ref | None] = []
-        for name in names:
-            value = here.get(name) if name else None  # an empty name stands for an operand that is left out
-            if value is not None and owners[value.name] is body:  # the fast path of nearly all names
-                used.add(value.name)
-            else:
-                value = self.resolve(name, scope, user) if name else None
-            found.append(value)
+        # An empty name stands for an operand that is left out.
+        found = [self.resolve(name, scope, user) if name else None for name in names]
         while found and found[-1] is None:
             found.pop()
         return found

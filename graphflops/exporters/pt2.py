@@ -1,4 +1,4 @@
-"""Reads `.pt2` files of `torch.export.save`: only the JSON that describes the program, never weights.
+"""Reads `.pt2` files of `torch.export.save`: only the JSON that describes the program and an eager run, never weights.
 
 torch is not imported, nothing is unpickled and no weight is opened. There are two layouts. Until torch 2.7, the program is
 `serialized_exported_program.json` at the top of the archive. Since 2.8 it is `NAME/models/MODEL.json`, and one archive may
@@ -10,16 +10,18 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
 from graphflops.errors import FileError, shown
 from graphflops.exporters import in_one_line
 from graphflops.exporters import pt2_schema as schema
-from graphflops.exporters.archive import RECORD, Archive
+from graphflops.exporters.archive import Archive
 from graphflops.exporters.pt2_graph import graph_of
 from graphflops.exporters.pt2_schema import decode
 from graphflops.exporters.pt2_tables import OLD_CHECKPOINTS, OLD_PROGRAM, Place, Tables
-from graphflops.graph import Graph, Origin
+from graphflops.graph import EagerRun, Graph, Note, Origin
+from graphflops.tensor import TensorType
 
 
 def read(path: Path | str, model: str | None = None) -> Graph:
@@ -91,12 +93,8 @@ def _read_program(archive: Archive, name: str) -> Graph:
     producer = f"torch {version}" if version else "torch <=2.4"
     origin = Origin(str(archive.path), "pt2", producer, hashlib.sha256(data).hexdigest())
     tables = Tables(archive, name, decoded.graph_module.signature)
-    graph = graph_of(decoded, tables, origin)
-    model = Place.of(name).model or "model"
-    if any(RECORD in member for member in archive.names):
-        from graphflops.exporters import eager_record  # few files need it
-
-        graph = eager_record.with_record(graph, eager_record.record_in(archive, model))
+    record = _record_in(archive, Place.of(name).model or "model")
+    graph = with_record(graph_of(decoded, tables, origin), record)
     return replace(graph, notes=(*graph.notes, *tables.notes(graph)))
 
 
@@ -106,3 +104,74 @@ def _check_major(major: int, where: str) -> None:
         advice = "update graphflops" if is_new else "export the model again with torch 2.4 or later"
         reads = f"this graphflops reads {schema.OLDEST_MAJOR} to {schema.NEWEST_MAJOR}"
         raise FileError(f"{where} follows schema major {major}; {reads}: {advice}")
+
+
+# The record of an eager run (docs/capture.md): an extra file of the archive, which `torch.export.load` ignores.
+
+RECORD_FORMAT = 1
+# Kinds of calls that an export never adds. So eager execution runs them too, before the calls that read their results.
+COMPUTING = frozenset({"product", "convolution", "attention", "recurrent", "normalisation"})
+_LARGEST = 2**26  # bytes of a record; a decoder of 80 layers has 300 thousand
+_FOLDERS = ("extra/", "extra_files/")  # where torch puts extra files: since 2.8, and before
+
+
+def record_name(program: str) -> str:
+    """The extra file of a program of an archive."""
+    return f"graphflops_eager_{program}.json"
+
+
+def _record_in(archive: Archive, program: str) -> EagerRun | str | None:
+    """The record of a program in an archive; text that says what is wrong with it; or None if there is none."""
+    name = record_name(program)
+    ends = [member for member in archive.names if member.endswith(name)]
+    places = {folder + name for folder in _FOLDERS}
+    found = [member for member in ends if {member, member.partition("/")[2]} & places]
+    if len(found) != 1:
+        return "there are two" if found else None
+    try:
+        return msgspec.json.decode(archive.read(found[0], _LARGEST), type=EagerRun)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return "it is not of the documented form"
+    except FileError as error:
+        return str(error)
+
+
+def with_record(graph: Graph, record: EagerRun | str | None) -> Graph:
+    """The graph with its record; a record that contradicts the program is ignored, with a note."""
+    if record is None:
+        return graph
+    problem = record if isinstance(record, str) else _problem(graph, record)
+    if problem:
+        text = f"the record of an eager run is ignored, and lines of code are read instead: {problem}"
+        return replace(graph, notes=(*graph.notes, Note("GF128", "", text)))
+    return replace(graph, eager=record)
+
+
+def _problem(graph: Graph, record: EagerRun) -> str:
+    if record.format != RECORD_FORMAT:
+        return f"it has format {record.format}, this graphflops reads {RECORD_FORMAT}"
+    places = {name: place for place, name in enumerate(record.values)}
+    results = [name for node in graph.nodes for name in node.outputs]
+    made = [name for name in results if isinstance(graph.types.get(name or ""), TensorType)]
+    if len(places) < len(record.values) or [name for name in made if name in places] != [*record.values]:
+        return "its values are not those that the program's calls make, in their order"
+    if len(record.until) != len(record.values):
+        return "it has not one lifetime for each value"
+    last = len(record.values) - 1
+    if any(until != -1 and not place <= until <= last for place, until in enumerate(record.until)):
+        return "a value is freed before it is made"
+    computed = {name for node in graph.nodes if node.operator.kind in COMPUTING for name in node.outputs}
+    for node in graph.nodes:
+        own = next((places[name] for name in node.outputs if name in places), None)
+        if own is None or record.until[own] < 0:
+            continue
+        for name in node.reads():
+            until = record.until[places.get(name, own)]
+            if -1 < until < own:
+                return f"{name} is freed before {node.name} reads it"
+            if until < 0 and name in computed:
+                return f"{name} is not made, and {node.name} reads it"
+    kinds = {node.outputs[0]: node.operator.kind for node in graph.nodes if node.outputs}
+    if any(kinds.get(name) != "attention" for name in record.attentions):
+        return "it names an attention that is none"
+    return ""

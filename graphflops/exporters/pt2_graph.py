@@ -219,9 +219,6 @@ class Scope:
         return tuple(args), tuple(kwargs)
 
     def results(self, outputs: list[schema.Argument]) -> tuple[str | None, ...]:
-        if len(outputs) == 1 and (tensor := outputs[0].as_tensor) is not None:
-            self.define(tensor.name)
-            return (tensor.name,)
         names = tuple([name for output in outputs for name in results(output)])
         for name in names:
             if name is not None:

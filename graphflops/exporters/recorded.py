@@ -108,9 +108,8 @@ def graph_of(step: RecordedStep, origin: Origin) -> Graph:
     groups = {group.name: Group(group.axis, tuple(group.ranks)) for group in step.groups}
     given = ((call, operands(step, call)) for call in step.calls)
     results = ((x, there) for call, there in given for x in call.results if x is not None)
-    views = [
-        f"v{x}" for x, there in results if step.values[x].storage in there
-    ]  # in the memory of an operand
+    # In the memory of an operand.
+    views = [f"v{x}" for x, there in results if step.values[x].storage in there]
     nodes = tuple(_nodes(step))
     made = Step(
         tuple([call.phase for call in step.calls]),

@@ -57,11 +57,8 @@ def _as_forward(call: ConcreteCall, forward: Op) -> ConcreteCall:
     if names[0] not in own and made:
         own, values[made[0][1]] = {**own, names[0]: Ref(made[0][1])}, made[0][0]
     wanted = next((own[name] for name in _WANTED if name in own), (True,) * len(made))
-    uses, wanting, turn = (
-        list[str](),
-        list[int](),
-        0,
-    )  # turn: the place among operands that may have a gradient
+    uses, wanting = list[str](), list[int]()
+    turn = 0  # the place among operands that may have a gradient
     for name in names:
         ref = own.get(name)
         x = values.get(ref.name) if isinstance(ref, Ref) else None

@@ -31,11 +31,8 @@ Cut = Literal["op", "module", "source", "attention"]
 Execution = Literal["graph", "eager", "compiled"]
 GraphLevel = Literal["call", "module"]
 MemoryPhase = Literal["inference", "training"]
-HELD = (
-    "parameters",
-    "parameter_bytes",
-    "buffer_bytes",
-)  # elements and bytes that do not depend on what calls cost
+# Elements and bytes that do not depend on what calls cost.
+HELD = ("parameters", "parameter_bytes", "buffer_bytes")
 
 
 _NOTHING = Cost()
