@@ -232,9 +232,8 @@ def _multiplied(report: Report) -> Iterator[tuple[str, int, int]]:
     made = {named.name for row in report.rows for named in row.outputs}
     made |= {named.name for named in report.inputs}
     of_attention = {name for use in report.attentions for name in use.calls}
-    source: dict[
-        str, str
-    ] = {}  # by value that is computed from stored tensors alone, the tensor that it stands for
+    # By value that is computed from stored tensors alone, the tensor that it stands for.
+    source: dict[str, str] = {}
     sizes: dict[str, int] = {}
     for row in report.rows:
         stored = [named for named in row.inputs if named.name in source or named.name not in made]

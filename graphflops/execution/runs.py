@@ -98,12 +98,14 @@ _NOTABLE = 100  # assumed lifetimes are reported if their bytes times this excee
 
 
 class Run:
-    """The calls of one graph in the order in which they run, and the layouts of their values."""
+    """The calls of one graph in the order in which they run, and the layouts of their values.
 
-    def __init__(self, expanded: Expanded, layouts: Layouts, graph: Graph) -> None:
+    eager: what was recorded of an eager run; None if the graph runs otherwise.
+    """
+
+    def __init__(self, expanded: Expanded, layouts: Layouts, graph: Graph, eager: EagerRun | None) -> None:
         self.expanded, self.calls = expanded, expanded.calls
-        self.layouts, self.graph = layouts, graph
-        self.eager = graph.eager
+        self.layouts, self.graph, self.eager = layouts, graph, eager
         marks = graph.recomputed
         inside = {name: marks[of.name] for name, of in expanded.outer.items() if of.name in marks}
         self.recomputed = {**marks, **inside}  # by call, the number of the checkpoint that runs it again
@@ -223,21 +225,21 @@ class Runs:
         if graph.graph.step is not None:  # recorded as it ran
             run = expanded(given, graph.values)
             layouts = Layouts(run.calls, run.values, self.platform, recorded=graph.graph.step)
-            return Run(run, layouts, graph.graph)
+            return Run(run, layouts, graph.graph, graph.graph.eager)
         if has_fast_paths:
             weights = {entry.name for entry in graph.graph.inputs if entry.role != "user"}
             calls = with_fast_paths(given, graph.values, weights, graph.graph.returned, self.fast_paths)
             if calls is given:
                 return self._known(graph, False, unfused)
-        values = graph.values
+        values, eager = graph.values, graph.graph.eager if self.is_eager else None
         if self.is_eager:
             if graph.graph.has_exchanges:
                 calls = in_place(calls)
             calls = without_whole_slices(calls, values, graph.graph.returned)
-            calls, values = as_run(calls, self.attentions, values, graph.graph.eager)
+            calls, values = as_run(calls, self.attentions, values, eager)
         run = expanded(calls, values, unfused, self.prices)
         layouts = Layouts(run.calls, run.values, self.platform, graph.graph.orders)
-        return Run(run, layouts, graph.graph)
+        return Run(run, layouts, graph.graph, eager)
 
 
 def recorded(calls: Sequence[PricedCall], eager: EagerRun) -> Lifetimes:

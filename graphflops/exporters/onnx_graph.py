@@ -34,6 +34,7 @@ from graphflops.graph import (
     Type,
 )
 from graphflops.ops.onnx_attributes import onnx_spelling
+from graphflops.ops.operator import operator
 from graphflops.tensor import TensorType
 
 _OLDEST_IR_WITH_DEFAULTS = 4  # before it, every initializer had to be listed as an input
@@ -56,7 +57,7 @@ class Program:
         self.root = onnx_scope.Body()
         self._operators: dict[tuple[str, str, int | None], str] = {}
         self._memory: dict[Hashable, str] = {}
-        self._protos: dict[str, tuple[Any, str]] = {}  # see onnx_tensors.stored
+        self._protos: dict[str, Any] = {}  # by value: the TensorProto with its contents
         self._calls: dict[Graph, int] = {}  # number of calls in a nested graph, with those nested in it
         self._constants: dict[bytes, TensorType] = {}
         self._notes: dict[str, list[Note]] = {}
@@ -97,14 +98,14 @@ class Program:
             name=onnx_proto.checked(proto.name),
             declared=Declared(self.root.declared, self.sizes),
             notes=tuple(note for notes in self._notes.values() for note in notes),
-            contents=lambda name: onnx_tensors.stored(origin.path, *self._protos.get(name, (None, ""))),
+            contents=lambda name: onnx_tensors.stored(origin.path, self._protos.get(name)),
         )
 
     def note(self, code: str, node: str, message: str) -> None:
-        """Keep a note for the user, up to a maximum for each code."""
-        said = self._notes.setdefault(code, [])
-        if len(said) < _MOST_NOTES:
-            said.append(Note(code, node, message))
+        """Keep a note for the user once, and up to a maximum for each code."""
+        said, note = self._notes.setdefault(code, []), Note(code, node, message)
+        if len(said) < _MOST_NOTES and note not in said:
+            said.append(note)
 
     # Stored tensors
 
@@ -125,7 +126,7 @@ class Program:
             if tensor.name in defaults:
                 typed = replace(typed, value=None)
             unique = self.store_one(tensor.name, typed, role, scope, target, onnx_tensors.memory_of(tensor))
-            self._protos[unique] = tensor, tensor.name if scope.around is None else ""
+            self._protos[unique] = tensor
         for tensor in proto.sparse_initializer:
             name = tensor.values.name
             typed = onnx_tensors.sparse_of(tensor, name, complain)
@@ -163,8 +164,7 @@ class Program:
         role = "constant" if is_small else onnx_proto.role_of(typed, name)
         unique = self.store_one(name, typed, role, scope, name, ())
         if "value" in held:
-            in_program = scope.around is None and not scope.call
-            self._protos[unique] = held["value"].t, name if in_program else ""
+            self._protos[unique] = held["value"].t
         return True
 
     # Graphs
@@ -249,6 +249,9 @@ class Program:
             functions.enter(function, len(operands), len(proto.output), scope, name)
             self.write_out(function, call, operands, scope, name, place)
             return
+        opset = scope.opsets.get(domain)
+        if opset is not None and operator(op).version > opset:
+            self.note("GF206", "", f"opset {opset} of {domain or 'ai.onnx'} has no operator {kind}")
         attributes = tuple(self.attributes(call.attributes, scope, name).items())
         outputs = [names.define(result, scope, name) if result else None for result in proto.output[:]]
         self._state.update(ref.name for ref in onnx_proto.state_of(kind, operands) if ref is not None)

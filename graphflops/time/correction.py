@@ -14,17 +14,7 @@ from operator import mul
 
 from graphflops.base.record import Record
 from graphflops.devices import Calibration, Device
-from graphflops.kernels.kernel import (
-    LONG,
-    PARTS,
-    WHOLE,
-    Attention,
-    Convolution,
-    Kernel,
-    Product,
-    Rows,
-    bytes_of,
-)
+from graphflops.kernels.kernel import Attention, Convolution, Kernel, Product, Rows, bytes_of
 from graphflops.time.predict_products import convolution_kind, product_kind
 
 NINE_OF_TEN = 1.645  # standard deviations
@@ -153,13 +143,13 @@ def variant_of(kernel: Kernel) -> str:
     """What tells kernels of a family apart beside their sizes."""
     match kernel.sizes:
         case Product() as sizes:
-            own = kernel.variant if kernel.variant in (LONG, PARTS, WHOLE) else ""
+            own = sizes.algorithm if sizes.algorithm in ("long", "long_in_parts", "tn") else ""
             kind = own or product_kind(sizes, bytes_of(kernel.dtype))
             return f"{sizes.layout}.alone" if kernel.is_alone else kind
         case Convolution() as sizes:
             return f"{convolution_kind(sizes, bytes_of(kernel.dtype))}.{sizes.phase}"
         case Attention() as sizes:
             phase = "decoding" if sizes.queries == 1 else sizes.phase
-            return ".".join(filter(None, (sizes.kernel, kernel.variant, phase)))
+            return ".".join(filter(None, (sizes.kernel, sizes.masking, phase)))
         case _:
             return kernel.variant
