@@ -25,15 +25,7 @@ from itertools import compress
 from msgspec import Struct
 
 from graphflops.execution.python_frame import Frame, Running, begun
-from graphflops.execution.source_lines import (
-    CodeLine,
-    alike,
-    code_lines,
-    has_fact,
-    module_variables,
-    opens,
-    shared,
-)
+from graphflops.execution.source_lines import CodeLine, code_lines, has_fact, module_variables, opens, shared
 from graphflops.graph import Node
 
 _PASSING = frozenset({"cast", "dropout"})  # kinds of calls that convert or scale probabilities
@@ -92,7 +84,7 @@ class References:
         before: Sequence[CodeLine] = ()
         for place, (node, lines) in enumerate(zip(self.nodes, self.stacks, strict=True)):
             if lines is not before:
-                self.enter(lines, alike(before, lines), node, place)
+                self.enter(lines, node, place)
                 before = lines
             elif self.frames:
                 self.follow(self.frames[-1], node, "", place)
@@ -116,13 +108,13 @@ class References:
             if owner is not None and until.get(owner, -1) < last:
                 until[owner] = last
 
-    def enter(self, lines: Sequence[CodeLine], same: int, node: Node, place: int) -> None:
+    def enter(self, lines: Sequence[CodeLine], node: Node, place: int) -> None:
         """Make `lines` the functions that run: leave those that have returned, close statements that are done.
 
-        A function that runs one call holds nothing past it, so it gets no frame. same: how many lines are as before.
+        A function that runs one call holds nothing past it, so it gets no frame.
         """
         frames = self.frames
-        self.leave(self.still_running(lines, same), place - 1)
+        self.leave(self.still_running(lines), place - 1)
         after = self.stacks[min(place + 1, len(self.stacks) - 1)]
         longer = len(lines) if node.operator.name in _JOINS else shared(lines, after)
         for depth in range(max(0, len(frames) - 1), max(longer, len(frames))):
@@ -148,9 +140,11 @@ class References:
             frame.running = begun(frame.line, frame.own, place, frame.running.part + 1)
         frame.running.count(node, child)
 
-    def still_running(self, lines: Sequence[CodeLine], same: int) -> int:
+    def still_running(self, lines: Sequence[CodeLine]) -> int:
         """How many of the frames still run; where a frame's line has changed, those inside it have returned."""
-        for depth, (frame, line) in enumerate(zip(self.frames[same:], lines[same:], strict=False), same):
+        for depth, (frame, line) in enumerate(zip(self.frames, lines, strict=False)):
+            if frame.line is line:
+                continue
             if not frame.line.is_beside(line):
                 return depth
             if depth and frame.begins_again(lines, depth):

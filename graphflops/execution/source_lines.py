@@ -16,8 +16,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate, product, starmap
-from operator import is_
+from itertools import accumulate, product
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -91,16 +90,12 @@ class CodeLine(Struct, frozen=True):
         return (self.module, self.function, self.file) == (line.module, line.function, line.file)
 
 
-def alike(lines: Sequence[CodeLine], others: Sequence[CodeLine]) -> int:
-    """How many lines of two stacks are the same, from the outermost on."""
-    return [*map(is_, lines, others), False].index(False)
-
-
 def shared(lines: Sequence[CodeLine], after: Sequence[CodeLine]) -> int:
     """How many of the running functions may run on at the next call. after: its lines."""
-    depth = alike(lines, after)
-    pairs = zip(lines[depth:], after[depth:], strict=False)
-    return depth + [*starmap(CodeLine.is_beside, pairs), False].index(False)
+    for depth, (line, other) in enumerate(zip(lines, after, strict=False)):
+        if line is not other and not line.is_beside(other):
+            return depth
+    return min(len(lines), len(after))
 
 
 @lru_cache(maxsize=4096)

@@ -35,7 +35,7 @@ def test_every_figure_has_a_source(name):
     known = device(name)
     plain = {"name", "kind", "aliases", "sources", "calibration", "rates"}
     figures = {
-        field for field in Device.__slots__ if getattr(known, field) not in (None, (), {}, "", 1.0)
+        field for field in Device.__struct_fields__ if getattr(known, field) not in (None, (), {}, "", 1.0)
     } - plain
     assert figures <= set(known.sources)
     assert all(source for source in known.sources.values())
