@@ -273,6 +273,7 @@ class Problem(Struct, frozen=True, dict=True):
             algorithm=self.algorithm,
             phase=turned,
             is_patches=conv.is_patch and not conv.is_pointwise,
+            is_dilated=conv.is_dilated,
         )
 
     @property
