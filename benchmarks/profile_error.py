@@ -30,7 +30,7 @@ def product(row: dict[str, str], dtype: str) -> Kernel:
     m, n, k = int(row["m"]), int(row["n"]), int(row["k"])
     width = int(bytes_of(dtype))
     read, written = width * k * (m + n), max(width, 2) * m * n
-    return Kernel("matmul", dtype, 2 * m * n * k, 0, read, written, Product(m, n, k), is_alone=True)
+    return Kernel("matmul", dtype, 2 * m * n * k, 0, read, written, Product(m, n, k, is_alone=True))
 
 
 def attention(row: dict[str, str], dtype: str) -> Kernel:

@@ -65,6 +65,9 @@ class Product(Struct, frozen=True):
     # matrices; "nt" for the gradient of a weight.
     layout: Layout = "tn"
     algorithm: ProductAlgorithm = ""  # "" if the other sizes decide it
+    # Whether the same kernel runs repeatedly, as in a benchmark, with operands from memory: each launch starts while the one
+    # before ends. Among other kernels a product takes about a tenth longer.
+    is_alone: bool = False
 
 
 class Attention(Struct, frozen=True):
@@ -177,9 +180,6 @@ class Kernel(Struct, frozen=True):
     # it computes an address for each element, "outer" if rows are not contiguous, "fused" if torch.compile generated it.
     variant: str = ""
     launches: int = 1  # how many kernels the CPU launches for it: those of each group, or of each matrix
-    # Whether the same kernel runs repeatedly, as in a benchmark, so that each launch starts while the one before ends.
-    # Among other kernels a product takes about a tenth longer.
-    is_alone: bool = False
 
     @property
     def is_launched(self) -> bool:

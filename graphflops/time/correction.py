@@ -65,7 +65,7 @@ def correction(kernel: Kernel, device: Device) -> Correction | None:
     """The correction by the points of the kernel's family, variant and element type, or else of similar ones."""
     variant, sizes = variant_of(kernel), columns_of(kernel)
     variants = (variant, f"{variant}.alone", "tn.alone") if kernel.family == "matmul" else (variant,)
-    if isinstance(kernel.sizes, Product) and not kernel.is_alone:
+    if isinstance(kernel.sizes, Product) and not kernel.sizes.is_alone:
         layout = "batched" if kernel.sizes.batch > 1 else kernel.sizes.layout
         if any(name.startswith(f"matmul.{layout}.") for name in device.rates):
             variants = (variant,)  # these constants are of this layout alone, so points must be too
@@ -145,7 +145,7 @@ def variant_of(kernel: Kernel) -> str:
         case Product() as sizes:
             own = sizes.algorithm if sizes.algorithm in ("long", "long_in_parts", "tn") else ""
             kind = own or product_kind(sizes, bytes_of(kernel.dtype))
-            return f"{sizes.layout}.alone" if kernel.is_alone else kind
+            return f"{sizes.layout}.alone" if sizes.is_alone else kind
         case Convolution() as sizes:
             return f"{convolution_kind(sizes, bytes_of(kernel.dtype))}.{sizes.phase}"
         case Attention() as sizes:

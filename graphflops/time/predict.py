@@ -152,7 +152,7 @@ def _modelled(kernel: Kernel, width: float, rates: Rates, device: Device) -> Tim
             serial = sizes.k ** rates.get("power", 1.0) * rates["step"] * 1e-9
             return rates["floor"] * 1e-6 + serial + arithmetic / rates["matrix"], arithmetic, 0.0
         case Product() as sizes if peak:
-            problem = predict_products.of_product(sizes, width, peak, moved, is_alone=kernel.is_alone)
+            problem = predict_products.of_product(sizes, width, peak, moved)
             problem = replace(problem, is_whole=predict_products.is_whole(kernel, sizes))
         case Convolution() as sizes if sizes.algorithm == "tiled" and "step" in rates:
             return predict_traffic.tiled_seconds(sizes, width, moved, rates, device)
@@ -198,7 +198,7 @@ def names_of_constants(kernel: Kernel, width: float) -> list[str]:
             both = f"{sizes.masking}.{heads}" if sizes.masking and heads else ""
             phases = [f"{kind}.{phase}" for kind in (both, sizes.masking, heads) if kind]
             of_variants = (*[(sizes.kernel, each) for each in (*phases, phase, "")], ())
-        case Product() if kernel.is_alone:
+        case Product(is_alone=True):
             of_variants = (("alone",), ())
         case Product() as sizes:
             kind = predict_products.product_kind(sizes, bytes_of(kernel.dtype))

@@ -106,7 +106,7 @@ def of_row(sizes: Product) -> Product:
     """A matrix times a column, as cuBLAS computes it: a row times the transposed matrix."""
     layout: Layout = "tn" if sizes.layout in ("tn", "nn") else "nn"
     algorithm = "column" if sizes.batch > 1 else sizes.algorithm
-    return Product(1, sizes.m, sizes.k, sizes.batch, layout, algorithm)
+    return replace(sizes, m=1, n=sizes.m, layout=layout, algorithm=algorithm)
 
 
 def product_kind(sizes: Product, width: float) -> str:
@@ -135,13 +135,13 @@ def _is_vector(rows: int, width: float, alignment: int) -> bool:
     return rows == 1 and (width != _NARROW or alignment <= _NARROW)
 
 
-def of_product(sizes: Product, width: float, peak: float, moved: int, *, is_alone: bool = False) -> Problem:
-    """A product with the alignment of its rows. is_alone: whether it runs repeatedly, with operands from memory."""
+def of_product(sizes: Product, width: float, peak: float, moved: int) -> Problem:
+    """A product with the alignment of its rows."""
     alignment = _alignment_of(sizes, width)
     # No earlier kernel has touched the weight, nor keys and values of earlier tokens.
     has_weight = sizes.batch == 1 and sizes.layout in ("tn", "nn")
     weight = int(width * sizes.batch * sizes.k * sizes.n) if _has_few_rows(sizes) or has_weight else 0
-    recent = 0 if is_alone else max(moved - weight, 0)
+    recent = 0 if sizes.is_alone else max(moved - weight, 0)
     return Problem(sizes.m, sizes.n, sizes.k, sizes.batch, width, alignment, moved, peak, recent=recent)
 
 

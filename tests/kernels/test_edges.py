@@ -34,7 +34,7 @@ from tests.time.one_call import backward, forward, one_call
 
 
 def test_what_sizes_are_where_nothing_else_is_said() -> None:
-    assert Product(4, 5, 6) == Product(4, 5, 6, 1, "tn", "")
+    assert Product(4, 5, 6) == Product(4, 5, 6, 1, "tn", "", False)
     assert Attention(1, 2, 3, 4, 5, 6) == Attention(1, 2, 3, 4, 5, 6, 1.0, "flash", "forward", "")
     assert Recurrence(1, 2, 3, 4, 5) == Recurrence(1, 2, 3, 4, 5, 1, 1, "forward")
     assert Exchange(7) == Exchange(7, 2, 1)
@@ -43,7 +43,7 @@ def test_what_sizes_are_where_nothing_else_is_said() -> None:
     assert Sizes(1, 2, 3, (4,), (4,), (1,)) == Sizes(
         1, 2, 3, (4,), (4,), (1,), 1, False, "", "forward", False
     )
-    assert Kernel("copy", "float32") == Kernel("copy", "float32", 0, 0, 0, 0, None, "", 1, False)
+    assert Kernel("copy", "float32") == Kernel("copy", "float32", 0, 0, 0, 0, None, "", 1)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_the_deviation_is_no_smaller_than_the_error_on_kernels_held_out() -> Non
 def product(
     layout: Any = "tn", batch: int = 1, m: int = 256, dtype: str = "bfloat16", alone: bool = False
 ) -> Kernel:
-    return Kernel("matmul", dtype, 2, 0, 8, 8, Product(m, 64, 64, batch, layout), is_alone=alone)
+    return Kernel("matmul", dtype, 2, 0, 8, 8, Product(m, 64, 64, batch, layout, is_alone=alone))
 
 
 @pytest.mark.parametrize(

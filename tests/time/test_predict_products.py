@@ -127,6 +127,9 @@ def test_a_matrix_vector_product_of_wide_numbers_computes_no_rows_that_are_not_t
     assert seconds(product(1, 256, 64, batch=2, dtype="float32"), known) > 10 * seconds(wide, known)
 
 
+ALONE = Product(129, 64, 64, is_alone=True)
+
+
 @pytest.mark.parametrize(
     ("kernel", "names"),
     [
@@ -138,7 +141,7 @@ def test_a_matrix_vector_product_of_wide_numbers_computes_no_rows_that_are_not_t
         (product(17, 64, 64, batch=2), ["matmul.batched", "matmul"]),
         (product(1, 64, 64, dtype="float32"), ["matmul.gemv.32", "matmul.gemv", "matmul.skinny.32", "matmul.tn"]),
         (product(1, 64, 64), ["matmul.skinny", "matmul.tn"]),
-        (replace(product(129, 64, 64), is_alone=True), ["matmul.alone.16", "matmul.alone", "matmul"]),
+        (replace(product(129, 64, 64), sizes=ALONE), ["matmul.alone.16", "matmul.alone", "matmul"]),
     ],
 )  # fmt: skip
 def test_which_constants_a_product_has(kernel: Kernel, names: list[str]) -> None:

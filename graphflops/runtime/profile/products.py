@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from graphflops.kernels.kernel import Attention, AttentionKernel, Convolution, Kernel, Pass, Product
 from graphflops.runtime.profile.trial import Calls, Clock, Trial, random, spread
@@ -34,7 +35,8 @@ def products(clock: Clock) -> Iterator[Trial]:
             read, written = batch * k * (m + n), batch * m * n
             moved = read * kind.itemsize, written * (4 if dtype == "int8" else max(2, kind.itemsize))
             flops = 2 * batch * m * n * k
-            kernel = Kernel("matmul", dtype, flops, 0, *moved, sizes, is_alone=clock.device == "cuda")
+            alone = replace(sizes, is_alone=clock.device == "cuda")
+            kernel = Kernel("matmul", dtype, flops, 0, *moved, alone)
             if flops <= _MOST_FLOPS[clock.device] * (0.1 if dtype == "float32" else 1):
                 yield Trial(kernel, partial(_prepare, kind, sizes, clock))
 
