@@ -8,7 +8,6 @@ its types keeps the bytes and the work that it was priced with, and otherwise ru
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from operator import is_
 
@@ -165,18 +164,23 @@ class Run:
         return getattr(self.layouts.values.get(name), "shape", None) == (0,)
 
 
-@dataclass(eq=False)
 class Runs:
     """The runs of the graphs of one program, each found once."""
 
-    attentions: Sequence[AttentionUse]
-    platform: Platform
-    is_eager: bool  # whether Python runs the program, which then builds no masks that only an export has
-    fast_paths: Sequence[str] = ()  # kinds of modules that take theirs; by default all
-    known: dict[tuple[PricedGraph, bool, frozenset[str]], Run] = field(default_factory=dict)
-    asked: dict[tuple[PricedGraph, bool, bool], Run] = field(default_factory=dict)
-    consistent: dict[PricedGraph, Sequence[PricedCall]] = field(default_factory=dict)
-    prices: Prices = field(default_factory=dict)
+    def __init__(
+        self,
+        attentions: Sequence[AttentionUse],
+        platform: Platform,
+        *,
+        is_eager: bool,  # whether Python runs the program, which then builds no masks that only an export has
+        fast_paths: Sequence[str] = (),  # kinds of modules that take theirs; by default all
+    ) -> None:
+        self.attentions, self.platform = attentions, platform
+        self.is_eager, self.fast_paths = is_eager, fast_paths
+        self.known: dict[tuple[PricedGraph, bool, frozenset[str]], Run] = {}
+        self.asked: dict[tuple[PricedGraph, bool, bool], Run] = {}
+        self.consistent: dict[PricedGraph, Sequence[PricedCall]] = {}
+        self.prices: Prices = {}
 
     def of(self, graph: PricedGraph, *, has_fast_paths: bool = False, records: bool = False) -> Run:
         """The run of a graph. has_fast_paths: modules with a fast path are one call, as where nothing wants a gradient.
@@ -186,7 +190,8 @@ class Runs:
         key = (graph, has_fast_paths, records)
         if key not in self.asked:
             run = self._known(graph, has_fast_paths, frozenset())
-            pairs = [(call.node.name, chosen_kernel(call, run.layouts, records)) for call in run.calls]
+            attentions = [call for call in run.calls if call.node.operator.kind == "attention"]
+            pairs = [(call.node.name, chosen_kernel(call, run.layouts, records)) for call in attentions]
             unfused = frozenset(name for name, chosen in pairs if chosen and chosen[1].kernel == "math")
             self.asked[key] = self._known(graph, has_fast_paths, unfused)
         return self.asked[key]

@@ -66,8 +66,6 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
     if name == "max_pool":  # the positions of the maxima are computed even if no gradient needs them
         out = tensor_type(call.node.outputs[0], values)
         return 0 if out is None or len(call.node.outputs) > 1 else prod(out.shape) * INDEX_BYTES
-    if name == "roll":
-        return _rolled(call, values)
     if kind == "recurrent" and call.node.operator.word.endswith("_cell"):
         out = tensor_type(call.node.outputs[0], values)
         from graphflops.rules.recurrent import KINDS  # no other program needs it
@@ -93,8 +91,6 @@ def backward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
         return inside.beside + _broadcast_gradients(call, out, layouts)
     if kind in ("elementwise", "reduction", "scan", "softmax"):
         return total(formula_tensors(call, layouts)) + _broadcast_gradients(call, out, layouts)
-    if name == "roll":
-        return _rolled(call, values)
     if name in _LISTS_OF_INDICES:
         return _sorted_indices(call, layouts)
     bias = tensor_type(call.node.arguments().get("bias"), values)
@@ -232,12 +228,6 @@ def _sorting(call: PricedCall, values: Mapping[str, Value]) -> Dim:
     if size_hint(x.numel) == size_hint(longest) or size_hint(longest) >= _SORTED_ALONE:
         return longest * (each + 2 * INDEX_BYTES)
     return x.numel * (2 * each + 3 * INDEX_BYTES)
-
-
-def _rolled(call: PricedCall, values: Mapping[str, Value]) -> Dim:
-    """Axes are rolled one after another: each result is live while the next one is computed."""
-    axes, x = call.node.arguments().get("axes"), tensor_type(call.node.outputs[0], values)
-    return 0 if x is None or not isinstance(axes, tuple) or len(axes) < _TWO else x.like().nbytes
 
 
 def saved_input_bytes(call: PricedCall, values: Mapping[str, Value]) -> Dim:

@@ -37,7 +37,6 @@ from graphflops.kernels.kernel import Convolution as Sizes
 from graphflops.kernels.moved import copy_to, pointwise, put_in_order, sum_to
 
 KINDS = {1: "sequence", 3: "volume"}  # by number of axes; images are told apart by their windows
-_SPLIT = ("split", "converted_split", "operands_converted_split")
 STREAMS, FEW = limits("cudnn_9", "convolution", "streams", "few")
 _PART, _MOST_PARTS, _TILE, _GROUP_TILE, _MANY_ROWS, _MANY_FLOAT_ROWS = limits(
     *("cudnn_9", "split", "part", "most_parts", "tile", "group_tile", "many_rows", "many_float_rows")
@@ -157,7 +156,7 @@ def _parts(conv: Convolution, phase: str, is_last: bool, platform: Platform) -> 
     if taken == "by_entry":
         return conv.x.shape[0] * conv.float_weight
     has_many = conv.rows >= (_MANY_ROWS if conv.is_half else _MANY_FLOAT_ROWS)
-    if taken not in _SPLIT and not (is_last and phase == "weight_gradient" and has_many):
+    if not taken.endswith("split") and not (is_last and phase == "weight_gradient" and has_many):
         return 0
     if phase != "weight_gradient":
         summed, written = (conv.channels, conv.out) if phase == "forward" else (conv.results, conv.x)

@@ -115,13 +115,6 @@ def _transformed(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     return [*copies, kernel, *[inside] * (len(dims) - 1)]
 
 
-@moved.on_operand
-def _rolled(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    shifts = call.arguments.get("shifts", call.arguments.get("#1"))
-    count = max(len(shifts), 1) if isinstance(shifts, tuple) else 1
-    return [Kernel("copy", x.dtype, 0, 0, x.full_bytes, x.full_bytes, variant="roll")] * count
-
-
 # Reductions to a mean and squares, or to a value and its place: each element waits for the one before (SharedReduceOps.h).
 _OF_PAIRS = frozenset({"var", "std", "argmax", "argmin"})
 _PAIRS = {"": "pairs", "outer": "outer_pairs"}
@@ -272,7 +265,9 @@ _BY_NAME: Mapping[str, moved.Lowering] = by_name(
         "im2col": moved.on_operand(images.columns),
         "pad": _pad,
         "pixel_shuffle": moved.on_operand(lambda call, x, out: [moved.shuffled(x)]),
-        "roll": _rolled,
+        "roll": moved.on_operand(
+            lambda call, x, out: [Kernel("copy", x.dtype, 0, 0, x.full_bytes, x.full_bytes, variant="roll")]
+        ),
         "weight_norm": rowwise.weight_norm,
         "weight_norm_backward": rowwise.weight_norm,
     }
