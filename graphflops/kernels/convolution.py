@@ -64,6 +64,7 @@ class Convolution(Struct, eq=False, dict=True):
     wants_x: bool = True  # which gradients are computed
     wants_weight: bool = True
     wants_bias: bool = False
+    is_dilated: bool = False  # whether the positions of a window lie apart
 
     def __post_init__(self) -> None:
         groups = self.groups
@@ -118,20 +119,8 @@ class Convolution(Struct, eq=False, dict=True):
             groups if isinstance(groups, int) and groups > 0 else 1,
             call.node.operator.name == "conv_transpose" or arguments.get("transposed") is True,
             *wanted,
+            any(step != 1 for step in _per_axis(arguments.get("dilation", 1), axes)),
         )
-
-    @property
-    def is_dilated(self) -> bool:
-        """Whether the positions of a window lie apart, so that the last window reaches further than its length."""
-        if self.transposed or "same" in self.padding:
-            return False
-        behind = self.padding[self.axes :] or self.padding  # ONNX lists the padding at both ends
-        padded = [
-            known(x) + known(p) + known(q)
-            for x, p, q in zip(self.x.shape[2:], self.padding, behind, strict=False)
-        ]
-        axes = zip(padded, self.out.shape[2:], self.stride, self.kernel, strict=True)
-        return any(x - (known(r) - 1) * known(s) >= k + known(s) for x, r, s, k in axes)
 
     def aligned(self, channels: int) -> int:
         """A number of channels, padded to a multiple of what tensor cores read."""
