@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from inspect import cleandoc
 from pathlib import Path
@@ -108,7 +108,7 @@ def _attributes(schema: Any) -> str:
 
 
 def operands() -> str:
-    """The operands of each operator that has any: type parameters and kinds of element types."""
+    """The operands of each operator that has any: type parameters, kinds of element types, and which may be left out."""
     every = ((op, " ".join(_operands(schema))) for of in schemas() for op, schema in of)
     return _lines((op, operands) for op, operands in every if operands)
 
@@ -118,21 +118,24 @@ def _operands(schema: Any) -> list[str]:
     found = []
     for each in schema.inputs:
         name = getattr(each, "type_str", None) or each.typeStr
-        repeated = str(each.option).endswith("Variadic")
+        optional, repeated = (str(each.option).endswith(kind) for kind in ("Optional", "Variadic"))
         free = repeated and not getattr(each, "is_homogeneous", getattr(each, "isHomogeneous", True))
-        found.append((name, "" if free else allowed.get(name, _letters([name])), repeated and not free))
-    times = Counter(name for name, _, _ in found)
+        kinds = "" if free else allowed.get(name, _letters([name]))
+        found.append((name, kinds, repeated and not free, "?" * (optional or repeated)))
+    times = Counter(name for name, *_ in found)
     return [
-        f"{name if name in allowed and kinds and (times[name] > 1 or repeated) else ''}={kinds}"
-        for name, kinds, repeated in found
+        f"{name if name in allowed and kinds and (times[name] > 1 or repeated) else ''}={kinds}{optional}"
+        for name, kinds, repeated, optional in found
     ]
 
 
 _LETTERS = {"double": "f", "bfloat": "f", "uint": "i"}
 
 
-def _letters(types: Iterable[str]) -> str:
+def _letters(types: Collection[str]) -> str:
     """The kinds of a set of types as ONNX spells them, `tensor(float16)`; "" where some are no tensors."""
+    if [*types] == ["tensor(int64)"]:
+        return "l"
     found = set()
     for spelled in types:
         if not spelled.startswith("tensor("):

@@ -84,6 +84,16 @@ def hidden_operator(path: Path) -> Path:
     return path
 
 
+def newer_operator(path: Path) -> Path:
+    """A call of Gelu, which is an operator since opset 20."""
+    opset = helper.make_opsetid("", 17)
+    made = model(
+        [node("Gelu", ["x"], ["y"])], [value("x", (8, 8))], [value("y", (8, 8))], opset_imports=[opset]
+    )
+    path.write_bytes(made.SerializeToString())
+    return path
+
+
 def declared_otherwise(path: Path) -> Path:
     """relu of 8 x 8, declared as 1 x 8: a reader who trusts the declaration counts an eighth of the product."""
     calls = [node("Relu", ["x"], ["r"]), node("MatMul", ["r", "r"], ["y"])]
@@ -112,6 +122,7 @@ FORGED = {
     "GF103": (forged_element_type, "m.pt2", "derived float32[64,64], the file records float16[64,64]"),
     "GF130": (hidden_operator, "m.onnx", "is a function of the file and an operator of runtimes"),
     "GF131": (declared_target, "m.onnx", "the sizes of r are what the file declares"),
+    "GF206": (newer_operator, "m.onnx", "opset 17 of ai.onnx has no operator Gelu"),
     "GF213": (declared_otherwise, "m.onnx", "out of date: r is float32[8, 8], declared as float32[1, 8]"),
     "GF102": (forged_activation, "m.pt2", "derived float32[64,64], the file records float32[8,8]"),
     "GF119": (forged_weights, "m.pt2", "in the table of stored weights"),

@@ -34,6 +34,7 @@ from graphflops.graph import (
     Type,
 )
 from graphflops.ops.onnx_attributes import onnx_spelling
+from graphflops.ops.operator import operator
 from graphflops.tensor import TensorType
 
 _OLDEST_IR_WITH_DEFAULTS = 4  # before it, every initializer had to be listed as an input
@@ -101,10 +102,10 @@ class Program:
         )
 
     def note(self, code: str, node: str, message: str) -> None:
-        """Keep a note for the user, up to a maximum for each code."""
-        said = self._notes.setdefault(code, [])
-        if len(said) < _MOST_NOTES:
-            said.append(Note(code, node, message))
+        """Keep a note for the user once, and up to a maximum for each code."""
+        said, note = self._notes.setdefault(code, []), Note(code, node, message)
+        if len(said) < _MOST_NOTES and note not in said:
+            said.append(note)
 
     # Stored tensors
 
@@ -248,6 +249,9 @@ class Program:
             functions.enter(function, len(operands), len(proto.output), scope, name)
             self.write_out(function, call, operands, scope, name, place)
             return
+        opset = scope.opsets.get(domain)
+        if opset is not None and operator(op).version > opset:
+            self.note("GF206", "", f"opset {opset} of {domain or 'ai.onnx'} has no operator {kind}")
         attributes = tuple(self.attributes(call.attributes, scope, name).items())
         outputs = [names.define(result, scope, name) if result else None for result in proto.output[:]]
         self._state.update(ref.name for ref in onnx_proto.state_of(kind, operands) if ref is not None)

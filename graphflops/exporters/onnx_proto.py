@@ -285,14 +285,21 @@ def named_once(attributes: Iterable[Any], node: str) -> dict[str, Any]:
     return found
 
 
-def declared_otherwise(value: Any, tensor: Any) -> bool:
-    """Whether the type that the file declares under the name of a stored tensor is not that of the tensor."""
+def declared_otherwise(value: Any, tensor: Any) -> str:
+    """What differs between a stored tensor and the type that the file declares under its name; "" if nothing does."""
     declared = value.type.tensor_type
     sizes = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in declared.shape.dim]
     fits = len(sizes) == len(tensor.dims) and all(
         a in (-1, b) for a, b in zip(sizes, tensor.dims, strict=True)
     )
-    return (declared.HasField("shape") and not fits) or declared.elem_type not in (0, tensor.data_type)
+    if declared.HasField("shape") and not fits:
+        shape = ", ".join(str(size) if size >= 0 else "?" for size in sizes)
+        return f"is declared with the shape [{shape}], but has {[*tensor.dims]}"
+    if declared.elem_type in (0, tensor.data_type):
+        return ""
+    is_known = declared.elem_type in type(tensor).DataType.values()
+    stated = dtype_of(declared.elem_type) if is_known else f"element type {declared.elem_type}"
+    return f"is declared as {stated}, but is {dtype_of(tensor.data_type)}"
 
 
 # Kinds of attributes: AttributeProto.AttributeType.

@@ -83,8 +83,8 @@ def initializer_declared_otherwise(model: Model) -> Iterator[Observation]:
     for graph in model.graphs:
         stored = {tensor.name: tensor for tensor in graph.initializer}
         for value in graph.value_info:
-            if value.name in stored and onnx_proto.declared_otherwise(value, stored[value.name]):
-                yield Observation(f"{shown(value.name)} is declared with another type than it has")
+            if value.name in stored and (problem := onnx_proto.declared_otherwise(value, stored[value.name])):
+                yield Observation(f"{shown(value.name)} {problem}")
 
 
 @check("GF215", "unused-initializer", "warning")

@@ -2,14 +2,15 @@
 
 `onnx_operands.txt` is written by `python -m tests.generated`, from the installed onnx and onnxruntime. A line
 names operators with the same operands: of each the type parameter, "" if no other operand has it, and the kinds of element
-types that it takes, `T=fi`. onnxruntime loads no model whose operands differ from that. Of a kind any width is taken: other
-runtimes have kernels for more types than an opset names.
+types that it takes, `T=fi`, with `?` if it may be left out. onnxruntime loads no model whose operands differ from that. Of a
+kind any width is taken, since other runtimes have kernels for more types than an opset names; but `l` is int64 alone, the
+type of sizes and axes.
 
 Shapes must go together as the operators' documentation says, and as onnxruntime wants them. A line of `onnx_shapes.txt`
 names operators, those of another domain with it, and the shape of each operand: a letter is a size that is the same wherever
 it stands, `3h` three times h, `1` one, `_` any size, `...` any axes, which need not be the same in two operands, `*` any
-axes that are; `-` is an operand of any shape, `[]` one without axes, `|` stands between other forms. What must hold beside
-shapes, `_faults` says.
+axes that are; `-` is an operand of any shape, `[]` one without axes, `#` one number, with an axis or without, `|` stands
+between other forms. What must hold beside shapes, `_faults` says.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from graphflops.dims import Dim, differ, meet
 from graphflops.ops.operator import operator
-from graphflops.tensor import DType, TensorType, flat
+from graphflops.tensor import INT64, DType, TensorType, flat
 
 TABLE = Path(__file__).with_name("onnx_operands.txt")
 _SHAPES = Path(__file__).with_name("onnx_shapes.txt")
@@ -40,15 +41,22 @@ def _table() -> Mapping[str, tuple[tuple[str, str], ...]]:
     return found
 
 
-def fault(op: str, operands: Iterable[object]) -> str:
-    """What is wrong with the element types of a call's operands; "" if nothing is."""
-    takes = _table().get(op, ())
+def _is_of(dtype: DType, kinds: str) -> bool:
+    return not kinds or _KINDS[dtype.kind] in kinds or ("l" in kinds and dtype is INT64)
+
+
+def fault(op: str, operands: Sequence[object]) -> str:
+    """What is wrong with the element types of a call's operands, or with their number; "" if nothing is."""
+    takes = _table().get(op, _table().get(operator(op).base, ()))
     bound: dict[str, DType] = {}
-    for place, operand in enumerate(operands if takes else ()):
+    for place in range(max(len(operands), len(takes)) if takes else 0):
         name, kinds = takes[min(place, len(takes) - 1)]
+        operand = operands[place] if place < len(operands) else None
+        if operand is None and not kinds.endswith("?"):
+            return f"{op} is called without operand {place + 1}"
         if not isinstance(operand, TensorType):
             continue
-        if kinds and _KINDS[operand.dtype.kind] not in kinds:
+        if not _is_of(operand.dtype, kinds.rstrip("?")):
             return f"operand {place + 1} of {op} cannot be {operand.dtype}"
         first = bound.setdefault(name, operand.dtype) if name else operand.dtype
         if first is not operand.dtype:
@@ -93,7 +101,11 @@ def _agreeing(op: str, operands: Sequence[object]) -> Iterator[list[tuple[Dim, D
     """Of each form that the operands may have, the sizes that must then be equal."""
     for form in _forms_of(op):
         given = zip(form, operands, strict=False)
-        pairs = [(own, x.shape) for own, x in given if own is not None and isinstance(x, TensorType)]
+        pairs = [
+            (("1",)[: x.rank] if own == ("#",) else own, x.shape)
+            for own, x in given
+            if own is not None and isinstance(x, TensorType)
+        ]
         same = {len(there) for shape, there in pairs if shape == ("*",)}
         fits = len(same) < 2 and all(
             len(there) >= len(shape) - 1 if "..." in shape else len(there) == len(shape)

@@ -206,6 +206,13 @@ class Pricer:
         given = graph.inputs if top else [entry for entry in graph.inputs if entry.role != "constant"]
         if len(operands) != len(given):
             raise ShapeError(f"graph {shown(graph.name)} takes {len(given)} operands, got {len(operands)}")
+        declared = {} if top else graph.declared or {}
+        for entry, operand in zip(given, operands, strict=True):
+            wanted = getattr(declared.get(entry.name), "dtype", None)
+            if isinstance(operand, TensorType) and wanted not in (None, operand.dtype):
+                raise ShapeError(
+                    f"{shown(entry.name)} of the graph {shown(graph.name)} is {wanted}, but gets {operand.dtype}"
+                )
         values = {entry.name: self.binding.value(graph, entry.name) for entry in graph.inputs}
         values.update(around)
         values.update((entry.name, operand) for entry, operand in zip(given, operands, strict=True))

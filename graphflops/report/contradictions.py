@@ -23,9 +23,9 @@ from graphflops.report.timeline import CallTime, PhaseTime
 from graphflops.tensor import TensorType, dtype_named
 
 # docs/report.md says for each code which fact is stated twice.
-_CODES = frozenset(
-    {"GF102", "GF103", "GF105", "GF119", "GF120", "GF121", "GF127", "GF130", "GF131", "GF210", "GF213"}
-)
+_CODES = frozenset({
+    "GF102", "GF103", "GF105", "GF119", "GF120", "GF121", "GF127", "GF130", "GF131", "GF206", "GF210", "GF213",
+})  # fmt: skip
 _UNCONFIRMED = "GF131"  # said once, and nothing that is read confirms it
 _BY_SHAPE = frozenset({"adafactor", "muon"})  # optimizers whose cost depends on shapes too
 _ROUNDING = 1e-9  # relative, of times
@@ -238,7 +238,8 @@ DIAGNOSTICS = {
     "GF105": "result-count", "GF106": "size-outside-range", "GF107": "assumed-trainable",
     "GF108": "costly-order", "GF109": "nothing-trained", "GF110": "type-not-derived",
     "GF213": "declared-otherwise", "GF112": "sizes-merged", "GF209": "version-unknown",
-    "GF210": "data-length", "GF207": "domain-not-imported", "GF116": "size-named", "GF117": "mask-not-known",
+    "GF206": "unregistered-operator", "GF207": "domain-not-imported", "GF210": "data-length",
+    "GF116": "size-named", "GF117": "mask-not-known",
     "GF118": "cannot-run", "GF119": "weights-differ", "GF120": "totals-differ", "GF121": "saved-report",
     "GF122": "unfused-attention", "GF123": "substituted-figures", "GF124": "measured-busy",
     "GF125": "assumed-lifetimes", "GF126": "fused-conversions", "GF127": "value-mismatch",

@@ -16,9 +16,9 @@ Y = [helper.make_empty_tensor_value_info("y")]
 @pytest.mark.parametrize(
     "call, said",
     [
-        (node("Conv", ["x"], ["y"]), "onnx.Conv.11 is called without its operand w"),
-        (node("Conv", ["x", "", "w"], ["y"]), "onnx.Conv.11 is called without its operand w"),
-        (node("Relu", [], ["y"]), "onnx.Relu.14 is called without its operand a"),
+        (node("Conv", ["x"], ["y"]), "onnx.Conv.11 is called without operand 2"),
+        (node("Conv", ["x", "", "w"], ["y"]), "onnx.Conv.11 is called without operand 2"),
+        (node("Relu", [], ["y"]), "onnx.Relu.14 is called without operand 1"),
         (node("Conv", ["x", "w"], ["y"], group="two"), "group of onnx.Conv.11 must be an integer, not 'two'"),
         (
             node("Conv", ["x", "w"], ["y"], strides=2),

@@ -322,7 +322,7 @@ def test_a_kind_without_a_value(write):
     [
         (node("Relu", ["x"], ["z", "y"]), "rule gives 1 results, the file names 2"),
         (node("Split", ["x"], ["y", "z"], axis=0), ""),
-        (node("MatMul", ["x", ""], ["y"]), "called without its operand b"),
+        (node("MatMul", ["x", ""], ["y"]), "called without operand 2"),
     ],
 )
 def test_results_and_operands_that_no_runtime_knows(call, said, write):

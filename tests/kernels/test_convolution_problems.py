@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from graphflops.kernels.call import ConcreteCall
-from graphflops.kernels.convolution import alignment_of, power_of_two, up
+from graphflops.kernels.convolution import Convolution, alignment_of, power_of_two, up
 from graphflops.kernels.cudnn import Problem
 from graphflops.kernels.kernel import Rows, Strided
 from graphflops.kernels.lower import forward_kernels
@@ -45,12 +45,40 @@ def test_channels_with_several_filters_each_have_a_kernel_where_they_are_innermo
     assert found.is_each is expected
 
 
+@pytest.mark.parametrize(
+    ("stride", "padding", "dilation", "expected"),
+    [
+        ((1, 1), (1, 1), (1, 1), False),
+        ((1, 1), (2, 2), (2, 2), True),
+        ((2, 2), (1, 1), (1, 1), False),
+        ((2, 2), (2, 2), (2, 2), True),
+        ((1, 1), (1, 2), (1, 2), True),
+        ((1, 1), "same", (2, 2), False),  # what is padded is not known
+    ],
+)
+def test_windows_whose_positions_lie_apart(stride: Any, padding: Any, dilation: Any, expected: bool) -> None:
+    found = problem((2, 8, 16, 17), (8, 1, 3, 3), stride, padding, dilation, 8)
+    assert found.sizes.is_dilated is expected
+
+
+@pytest.mark.parametrize(("dilation", "expected"), [(1, False), (2, True)])
+def test_windows_of_onnx_that_are_padded_at_one_end(dilation: int, expected: bool) -> None:
+    """A sequence as it is known at each time: all padding is before the first element."""
+    conv = Convolution(t(2, 8, 16), t(8, 8, 3), t(2, 8, 16), (1,), (2 * dilation, 0), 1, False)
+    assert conv.is_dilated is expected
+
+
 def test_what_each_pass_reads_and_writes() -> None:
     found = problem((2, 8, 6, 6), (16, 8, 3, 3))
-    x, weight, out = found.x, found.weight, found.out
-    assert found.operands == ((x, weight), out)
-    assert replace(found, phase="input_gradient").operands == ((out, weight), x)
-    assert replace(found, phase="weight_gradient").operands == ((out, x), weight)
+    x, weight, out = 2 * 2 * 8 * 36, 2 * 16 * 8 * 9, 2 * 2 * 16 * 16
+    phases = {
+        "forward": (x + weight, out),
+        "input_gradient": (out + weight, x),
+        "weight_gradient": (out + x, weight),
+    }
+    for phase, moved in phases.items():
+        kernels = replace(found, phase=phase).kernels(1)
+        assert [(k.read_bytes, k.written_bytes) for k in kernels if k.family == "convolution"] == [moved]
 
 
 def test_a_bias_is_added_to_each_channel_by_a_kernel_of_its_own() -> None:
@@ -80,10 +108,10 @@ def test_numbers_by_which_kernels_are_chosen() -> None:
 def test_conversions_of_images() -> None:
     """196 positions are seven tiles of 32; one channel is filled up to eight."""
     one = problem((2, 32, 14, 14), (16, 32, 3, 3))
-    (kernel,) = one.conversion(one.x)
+    (kernel,) = one.conversion("x")
     assert (kernel.sizes, kernel.flops) == (Rows(2 * 1 * 7, 1), 0)
     gray = problem((2, 1, 14, 14), (16, 1, 3, 3))
-    zeros, kernel = gray.conversion(gray.x)
+    zeros, kernel = gray.conversion("x")
     size = 2 * 2 * 14 * 14
     assert (zeros.written_bytes, kernel.read_bytes, kernel.written_bytes) == (8 * size, size, 8 * size)
     assert kernel.sizes == Rows(2 * 1 * 7, 1)

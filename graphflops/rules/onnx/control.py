@@ -8,7 +8,7 @@ from functools import reduce
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, Region, Value, data_dependent
-from graphflops.dims import Dim, Expr, at_least, evaluate, meet, where
+from graphflops.dims import Dim, Expr, at_least, differ, evaluate, meet, where
 from graphflops.rules.control import either, once
 from graphflops.rules.onnx.entries import Numbers, size, unknown
 from graphflops.rules.onnx.loops import State, Turn, counted, looped
@@ -138,6 +138,10 @@ def _scanned(
 ) -> Estimate:
     length = reduce(meet, [x.shape[place] for x, place in zip(scanned, places, strict=True)])
     slices = tuple(x.view(replaced(x.shape, place)) for x, place in zip(scanned, places, strict=True))
+    for given, x in zip(body.declared[len(states) :], slices, strict=False):
+        if isinstance(given, TensorType):
+            fits = given.rank == x.rank and not any(map(differ, given.shape, x.shape))
+            require(fits, f"the body takes {given}, but gets {x}")
 
     def turn(index: Dim, state: State) -> Turn:
         run = body(*state, *slices)

@@ -145,6 +145,7 @@ def reduction(
         functions = (kind.evaluated + kind.evaluated_final) * x.numel
         same = x.like() if flops or functions else replace(x.like(), value=x.value)
         return Estimate((same,), vector_flops=flops, transcendentals=functions, reads=(x,))
+    require(bool(x.rank) or not gone, "a number has no axis to be reduced")
     estimate = shared.reduction(x, gone, keepdims == 1, None, *kind[:4])
     out = only_result(estimate)
     if kind.fold is not None:

@@ -304,6 +304,7 @@ def test_scan_runs_once_per_slice():
         assert slice_.shape == (B, 8)
         return Run((state, state, slice_), Cost(matrix_flops=64))
 
+    step.declared = (t("b"), t("b", 8))
     estimate = price("onnx.Scan.16", t("b"), t("s", "b", 8), body=step, num_scan_inputs=1)
     assert shapes(estimate) == [(B,), (S, B), (S, B, 8)]
     assert total(estimate) == 64 * S
@@ -313,6 +314,7 @@ def test_scan_axes():
     def step(slice_):
         return Run((slice_, slice_))
 
+    step.declared = ()
     estimate = price(
         "onnx.Scan.11",
         t(2, 3, "s"),
@@ -330,6 +332,7 @@ def test_scan_8_has_a_batch():
         assert (state.shape, slice_.shape) == ((4,), (8,))
         return Run((state, slice_), Cost(matrix_flops=64))
 
+    step.declared = ()
     estimate = price("onnx.Scan.8", None, t("b", 4), t("b", "s", 8), body=step, num_scan_inputs=1)
     assert shapes(estimate) == [(B, 4), (B, S, 8)]
     assert total(estimate) == 64 * B * S

@@ -67,7 +67,7 @@ def refusal(text):
         ("com.microsoft.FusedMatMul<transBatchA = 1>(s, s)", "has no batch to stand behind the rows"),
         ("com.microsoft.QuickGelu<beta = 1.0>(x)", "com.microsoft.QuickGelu.1 has no attribute beta"),
         ("Conv(s, w)", "does not fit"),
-        ("Conv(x)", "is called without its operand w"),
+        ("Conv(x)", "is called without operand 2"),
         ("ConvTranspose<group = 0>(x, u)", "0 groups"),
         ("ConvTranspose<group = 3>(x, u)", "do not make 3 groups"),
         ("ConvTranspose<strides = [0, 0]>(x, u)", "must be positive"),
@@ -341,6 +341,29 @@ def test_calls_over_which_onnx_ends_the_process(call) -> None:
         ("int64[2] a", "Acos(a)", "operand 1 of onnx.Acos.7 cannot be int64"),
         ("float[2] a, float[2] b", "And(a, b)", "operand 1 of onnx.And.7 cannot be float32"),
         ("float[3, 4] a, float[2] b", "Gather(a, b)", "operand 2 of onnx.Gather.13 cannot be float32"),
+        ("float[3, 4] a, int32[2] b", "Reshape(a, b)", "operand 2 of onnx.Reshape.21 cannot be int32"),
+        (
+            "int64[2, 3] a, uint8[3, 4] b, float s",
+            "com.microsoft.DynamicQuantizeMatMul(a, b, s)",
+            "operand 1 of com.microsoft.DynamicQuantizeMatMul.1 cannot be int64",
+        ),
+        ("int64[2] a, float[2] b", 'OneHot(a, "", b)', "onnx.OneHot.11 is called without operand 2"),
+        ("int64[2] a, int64[2] d, float[2] b", "OneHot(a, d, b)", "[2], [2], [2]"),
+        ("int64[2] a, int64 b", "Range(a, b, b)", "[2], [], []"),
+        ("float[4] a", "Multinomial(a)", "do not fit one another: [4]"),
+        ("float[4] a", "LRN<size = 3>(a)", "do not fit one another: [4]"),
+        ("float a", "ReduceSum(a, b) b = Constant<value_ints = [0]>()", "a number has no axis"),
+        (
+            "float[5, 3, 4] a",
+            "Scan<num_scan_inputs = 1, body = b (float[4] v) => (float[4] r) { r = Relu(v) }>(a)",
+            "the body takes float32[4], but gets float32[3, 4]",
+        ),
+        (
+            "int64 n, bool c, double[4] a",
+            "Loop<body = b (int64 i, bool d, float[4] v) => (bool e, float[4] r) "
+            "{ e = Identity(d) r = Relu(v) }>(n, c, a)",
+            "v of the graph b is float32, but gets float64",
+        ),
         (
             "float[2, 3] a, double[3, 4] b",
             "MatMul(a, b)",
