@@ -29,18 +29,8 @@ _AXES = (
     "virtual",
 )  # fmt: skip
 _HEADS = [
-    "layout",
-    "micro-batch",
-    "weights",
-    "recompute",
-    "step",
-    "tokens/s",
-    "MFU",
-    "exposed",
-    "bubble",
-    "bound",
-    "",
-]
+    "layout", "micro-batch", "weights", "recompute", "step", "tokens/s", "MFU", "exposed", "bubble", "bound", "",
+]  # fmt: skip
 _SIZES = [
     "memory of a device", "all", "weights", "gradients", "optimizer", "gathered", "activations", "temporaries",
 ]  # fmt: skip
@@ -119,15 +109,12 @@ def tables(found: Plan) -> Iterator[TextTable]:
 def _times(found: Plan, step: Step) -> list[str]:
     whole, layout = step.seconds, step.layout
     micro = f"{layout.micro:,}" + (f", {layout.virtual} stages each" if layout.virtual > 1 else "")
+    parts = found.mfu(step) * whole, step.exposed, step.bubble
+    shares = [f"{percent(part, whole)} %" for part in parts]
     micro += ", zero bubble" * (layout.schedule == "zero-bubble")
     return [
         *(str(layout), micro, layout.sharding, layout.recompute, seconds(whole)),
-        rate(found.tokens_per_second(step)),
-        *(
-            f"{percent(*share)} %"
-            for share in ((found.mfu(step), 1), (step.exposed, whole), (step.bubble, whole))
-        ),
-        *(step.bound, found.why(step)),
+        *(rate(found.tokens_per_second(step)), *shares, step.bound, found.why(step)),
     ]
 
 
