@@ -236,7 +236,7 @@ def measure(file: Path, seed: int, limit: float, *, flash: bool) -> None:
 def kernel_of(case: Case, name: Any, phase: Any) -> Kernel:
     """The kernel as an exported program has it."""
     from graphflops.attention.attention_use import causal_fraction
-    from graphflops.kernels.kernel import Attention, Kernel
+    from graphflops.kernels.kernel import Attention, Kernel, Masking
 
     element = 4 if case.dtype == "float32" else 2
     query = case.batch * case.heads * case.queries * case.width * element
@@ -250,14 +250,14 @@ def kernel_of(case: Case, name: Any, phase: Any) -> Kernel:
             3 * query + keys + mask + sums,
             query + keys + scores * element * case.mask.startswith("grad"),
         )
-    variant = "masked" if case.mask else ""
-    if variant and phase == "forward" and name == "cudnn":
-        variant = "uneven" if case.keys % 2 else "masked" if "q" in case.mask.split()[1] else "row"
+    masking: Masking = "masked" if case.mask else ""
+    if masking and phase == "forward" and name == "cudnn":
+        masking = "uneven" if case.keys % 2 else "masked" if "q" in case.mask.split()[1] else "row"
     computed = causal_fraction(case.queries, case.keys) if case.is_causal else 1.0
     each = (case.batch, case.heads, case.kv_heads, case.queries, case.keys, case.width)
-    sizes = Attention(*each, computed, kernel=name, phase=phase)
+    sizes = Attention(*each, computed, kernel=name, phase=phase, masking=masking)
     flops = int((10 if phase == "backward" else 4) * scores * case.width * computed)
-    return Kernel("attention", case.dtype, flops, 0, *moved, sizes, variant=variant)
+    return Kernel("attention", case.dtype, flops, 0, *moved, sizes)
 
 
 def measured() -> Iterator[tuple[str, Case, str, dict[str, float]]]:

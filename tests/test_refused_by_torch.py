@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -51,6 +52,7 @@ INDEXED: dict[str, tuple[tuple[int, ...], tuple[Any, ...]]] = {
     "masked_fill_.Scalar": ((4, 6), (X.clone(), None, 1.0)),
     "masked_select.default": ((4, 6), (X, None)),
     "masked_scatter.default": ((4, 6), (X, None, SAME)),
+    "where.self": ((4, 6), (None, X, SAME)),
     "max_unpool2d.default": ((1, 1, 2, 2), (torch.ones(1, 1, 2, 2), None, [4, 4])),
 }
 
@@ -68,7 +70,7 @@ def refusals(op: str, arguments: tuple[Any, ...]) -> tuple[bool, str]:
     try:
         getattr(getattr(torch.ops.aten, name), overload)(*arguments)
         refused = False
-    except (RuntimeError, IndexError):
+    except (RuntimeError, IndexError, ValueError):
         refused = True
     rule = find(f"aten.{op}")
     assert rule is not None
@@ -88,6 +90,7 @@ def test_types_of_indices_and_masks(op: str, dtype: torch.dtype) -> None:
 
 ONES = torch.ones
 IMAGE, FLOAT8 = ONES(2, 3, 8, 8), ONES(256, 256).to(torch.float8_e4m3fn)
+HEAD, POSITIONS = ONES(1, 2, 4, 8), partial(torch.zeros, dtype=torch.int64)
 STATISTICS = [
     (3, 3, 3, 3),
     (5, 3, 3, 3),
@@ -127,6 +130,57 @@ SHAPED: list[tuple[str, tuple[Any, ...]]] = [
         for window in ((3, 2, 1, 1), (3, 0, 1, 1), (3, 2, 1, 0), (0, 2, 0, 1), (3,))
     ),
     *(("avg_pool2d.default", (IMAGE, [3, 3], [stride, 1])) for stride in (1, 0)),
+    *(("avg_pool2d.default", (IMAGE, [3, 3], [1, 1], [pad, 1])) for pad in (1, 2, -1)),
+    *(("max_pool2d.default", (IMAGE, [3, 3], [1, 1], [pad, 1], [2, 1])) for pad in (1, 2)),
+    *(
+        (op, (X, list(axes)))
+        for op in ("sum.dim_IntList", "amax.default", "logsumexp.default")
+        for axes in ((0, 1), (0, 0), (1, -1))
+    ),
+    *(("roll.default", (X, [1, 1], list(axes))) for axes in ((0, 0), (0, 2))),
+    *((f"{op}.default", (ONES(sizes),)) for op in ("t", "mT", "adjoint", "matrix_H") for sizes in ((2, 3), (2, 3, 4))),
+    *(("gather.default", (X, 0, POSITIONS(sizes))) for sizes in ((4, 6), (9, 6), (4, 7), (4,), (4, 6, 1), (0,))),
+    *(
+        ("scatter.src", (X, 0, POSITIONS(index), ONES(source)))
+        for index in ((4, 6), (9, 6), (4, 7), (4,))
+        for source in ((4, 6), (9, 7), (4, 6, 1))
+    ),
+    *(
+        (op, (X, 1, POSITIONS(3), ONES(source)))
+        for op in ("index_add.default", "index_copy.default")
+        for source in ((4, 3), (4, 6), (3, 3), (4, 3, 1))
+    ),
+    *(
+        ("max_unpool2d.default", (ONES(1, 1, 2, 2), POSITIONS(sizes), [4, 4]))
+        for sizes in ((1, 1, 2, 2), (1, 1, 2, 3), (1, 2, 2))
+    ),
+    ("index_fill.int_Tensor", (X, 1, POSITIONS(3), torch.tensor(1.0))),
+    *(("slice.Tensor", (X, 0, 0, 4, step)) for step in (2, 0, -1)),
+    *(("chunk.default", (X, count)) for count in (3, 0, -1)),
+    *(
+        (op, (ONES(3, 4), ONES(b).to(dtype)))
+        for op, b in (("mm.default", (4, 2)), ("linear.default", (2, 4)), ("mv.default", (4,)))
+        for dtype in (torch.int64, torch.complex64, torch.float32)
+    ),
+    *(
+        ("scaled_dot_product_attention.default", (HEAD, HEAD, HEAD.to(dtype), mask))
+        for dtype in (torch.int64, torch.float32)
+        for mask in (None, ONES(4, 4).to(torch.bool))
+    ),
+    ("mv.default", (ONES(2, 3, 4), ONES(4))),
+    ("addr.default", (POSITIONS((2, 3)), ONES(2), ONES(3))),
+    ("addr.default", (ONES(2, 3), ONES(2, 1), ONES(3))),
+    ("linear.default", (ONES(3, 4), ONES(1, 2, 4))),
+    *(
+        (f"{op}.default", (ONES(3, 3).to(dtype), *others))
+        for op, others in (("linalg_qr", ()), ("linalg_det", ()), ("layer_norm", ([3],)))
+        for dtype in (torch.int64, torch.float32)
+    ),
+    *(
+        ("cross_entropy_loss.default", (ONES(4, 3), target, weight))
+        for target in (POSITIONS(4), POSITIONS(3), ONES(4, 3), ONES(3, 3))
+        for weight in (None, ONES(3), ONES(4), ONES(1, 3))
+    ),
     *(("index_fill.int_Scalar", (X, axis, torch.tensor([0]), 1.0)) for axis in (-3, -2, 1, 2)),
     *(("index_copy.default", (X, axis, torch.tensor([0]), ONES(1, 6))) for axis in (-3, -2, 2)),
     *(

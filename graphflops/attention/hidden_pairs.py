@@ -98,8 +98,16 @@ class Hiding(Struct, dict=True):
         for maker in filter(None, map(self.view.makers.get, self.behind(names))):
             op, typed = maker.operator, self.view.types.get(maker.result)
             if typed is not None and typed.dtype.kind in ("bool", "int", "uint") and op.kind not in _NO_MASKS:
-                found |= {} if op.reads_sizes or is_followed(maker) else {maker.node.op: None}
+                is_known = is_followed(maker) and not self.compares_products(maker)
+                found |= {} if op.reads_sizes or is_known else {maker.node.op: None}
         return found
+
+    def compares_products(self, call: Call) -> bool:
+        """Whether a call compares numbers that products give, such as scores that are computed once more."""
+        typed = map(self.view.types.get, call.uses if call.operator.kind == "comparison" else ())
+        of_fractions = any(x is not None and x.dtype.is_floating for x in typed)
+        makers = map(self.view.makers.get, self.behind(call.uses) if of_fractions else ())
+        return any(maker.operator.kind in _NO_MASKS for maker in makers if maker is not None)
 
     def of_operator(self, call: Call, name: str, queries: Dim, keys: Dim) -> Hidden:
         """The pairs that an operator's mask operand hides: a boolean, or a number added to each score."""

@@ -37,9 +37,12 @@ _COMPUTED = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 def computed_in(stored: Mapping[str, int]) -> str:
     """The type of parameters of a model that is loaded from a file: the type with the most bytes in it.
 
-    If that is an integer, float8 or a block, it is bfloat16, to which libraries unpack such weights.
+    Integers, float8 and blocks are unpacked to the 16-bit type of the tensors beside them (scales, embeddings), as
+    transformers does; if there are none, to bfloat16.
     """
-    return _COMPUTED.get(max(stored, key=stored.__getitem__), "bfloat16") if stored else "float32"
+    most = max(stored, key=stored.__getitem__, default="F32")
+    half = {name: size for name, size in stored.items() if name in ("F16", "BF16")}
+    return _COMPUTED.get(most) or _COMPUTED[max(half, key=half.__getitem__, default="BF16")]
 
 
 def stored(path: str) -> Mapping[str, int]:

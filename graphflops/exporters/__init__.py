@@ -18,6 +18,7 @@ from graphflops.errors import FileError, OptionError, shown
 from graphflops.graph import Graph
 
 _HEAD = 512  # bytes that identify the format of a file
+ZIP = (b"PK\x03\x04", b"PK\x05\x06")  # what zip archives begin with: a member, or the end if they are empty
 _MOST_CALLS = 1_000_000  # in all graphs of a program; they take 1 GiB
 
 
@@ -48,7 +49,7 @@ class Reader(Record, frozen=True):
 
 READERS = (
     Reader("recorded", (".recorded",), (b"graphflops_step/step.json",), offset=30),  # the first member's name
-    Reader("pt2", (".pt2",), (b"PK\x03\x04", b"PK\x05\x06")),
+    Reader("pt2", (".pt2",), ZIP),
     Reader("onnx", (".onnx", ".onnxtxt", ".textproto")),
 )
 SUFFIXES = tuple(suffix for reader in READERS for suffix in reader.suffixes)

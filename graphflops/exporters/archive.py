@@ -14,7 +14,7 @@ from typing import BinaryIO, overload
 
 from graphflops.base.limits import spend
 from graphflops.errors import FileError, shown
-from graphflops.exporters import in_one_line, reason, regular_file
+from graphflops.exporters import ZIP, in_one_line, reason, regular_file
 from graphflops.exporters.zip_members import DEFLATED, Seekable, members, read_at
 
 RECORD = "graphflops_eager_"  # what the name of a record of an eager run begins with
@@ -42,32 +42,18 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (8, b'{"', "a safetensors file: weights without a program", "export the model with torch.export"),
     (257, b"ustar", "a tar archive", "unpack it first"),
 )
-# Keys that may follow ir_version in a ModelProto.
-_ONNX_FIELDS = frozenset(b"\x12\x1a\x22\x2a\x32\x3a\x42\x72")
 
 
-def kind_of(head: bytes) -> str:
-    """The kind of a file, by its first bytes: "zip", "onnx", "json", or "" for anything else."""
-    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        return "zip"
-    if len(head) > 2 and head[0] == 0x08 and 0 < head[1] < 0x40 and head[2] in _ONNX_FIELDS:
-        return "onnx"
-    return "json" if head.lstrip(b" \t\r\n\xef\xbb\xbf").startswith((b"{", b"[")) else ""
-
-
-def refusal(head: bytes) -> str:
-    """Why a file with these first bytes is not a model, and what to do, in one line."""
-    kind = kind_of(head)
-    if kind == "onnx":
-        return "is an ONNX model, which this reader does not read: give a .pt2 that torch.export.save wrote"
-    if kind == "json":
-        return "is JSON, a report perhaps, not a model: give the .pt2 that torch.export.save wrote"
+def other_format(head: bytes, wanted: str, json: str) -> str:
+    """Says that a file with these first bytes is not what is wanted, and what to do. json: what to say of JSON."""
+    if head.lstrip(b" \t\r\n\xef\xbb\xbf").startswith((b"{", b"[")):
+        return f"is JSON, {json}"
     for offset, magic, what, advice in _MAGIC:
         if head[offset:].startswith(magic):
             return f"is {what}: {advice}"
     if head.lstrip()[:15].lower().startswith((b"<!doctype", b"<html", b"<?xml")):
         return "is a web page or XML, perhaps a download that failed: download it again"
-    return "is not a .pt2 (no zip archive): give the file that torch.export.save wrote"
+    return f"is not {wanted}"
 
 
 class Archive:
@@ -82,8 +68,10 @@ class Archive:
             self._file: Seekable = self.path.open("rb", buffering=0)
             try:
                 head = self._file.read(512)
-                if kind_of(head) != "zip":
-                    raise FileError(refusal(head))
+                if not head.startswith(ZIP):
+                    advice = "give the file that torch.export.save wrote"
+                    wanted, json = "a .pt2 (no zip archive)", "a report perhaps, not a model"
+                    raise FileError(other_format(head, f"{wanted}: {advice}", f"{json}: {advice}"))
                 self._members = members(self._file, self.path.stat().st_size)
             except BaseException:
                 self._file.close()
@@ -115,9 +103,9 @@ class Archive:
         return self._members[name].size if name in self._members else 0
 
     def place(self, name: str) -> int | None:
-        """Offset of a member's bytes in the file; None for a member that is compressed."""
-        member = self._members[name]
-        return None if member.method == DEFLATED else member.start
+        """Offset of a member's bytes in the file; None for a member that is compressed, or does not exist."""
+        member = self._members.get(name)
+        return None if member is None or member.method == DEFLATED else member.start
 
     def read(self, name: str, most: int = MAX_MEMBER_BYTES) -> bytes:
         """Contents of one member, checked against its size and checksum. most: bytes; a larger member is refused."""

@@ -11,8 +11,7 @@ from typing import Any
 from graphflops.base.limits import spend
 from graphflops.errors import FileError, shown
 from graphflops.exporters import in_one_line, onnx_proto, regular_file, require_few
-from graphflops.exporters.archive import Pages, refusal
-from graphflops.exporters.archive import kind_of as archive_kind
+from graphflops.exporters.archive import Pages, other_format
 from graphflops.exporters.onnx_graph import Program
 from graphflops.exporters.onnx_proto import checked
 from graphflops.graph import Graph, Origin
@@ -59,11 +58,8 @@ def opened(path: Path | str) -> tuple[Any, Origin]:
             head = file.read(512)
             form = form_of(head)
             if not form:
-                is_json = archive_kind(head) == "json"
-                said = "is JSON, but not that of an ONNX model" if is_json else refusal(head)
-                if said.startswith("is not a .pt2"):
-                    said = "is not an ONNX model: give the file that torch.onnx.export wrote"
-                raise FileError(said)
+                wanted = "an ONNX model: give the file that torch.onnx.export wrote"
+                raise FileError(other_format(head, wanted, "but not that of an ONNX model"))
             file.seek(0)
             size = path.stat().st_size
             if form != "binary" and size > _MOST_TEXT:

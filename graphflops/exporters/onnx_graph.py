@@ -57,7 +57,7 @@ class Program:
         self.root = onnx_scope.Body()
         self._operators: dict[tuple[str, str, int | None], str] = {}
         self._memory: dict[Hashable, str] = {}
-        self._protos: dict[str, tuple[Any, str]] = {}  # see onnx_tensors.stored
+        self._protos: dict[str, Any] = {}  # by value: the TensorProto with its contents
         self._calls: dict[Graph, int] = {}  # number of calls in a nested graph, with those nested in it
         self._constants: dict[bytes, TensorType] = {}
         self._notes: dict[str, list[Note]] = {}
@@ -98,7 +98,7 @@ class Program:
             name=onnx_proto.checked(proto.name),
             declared=Declared(self.root.declared, self.sizes),
             notes=tuple(note for notes in self._notes.values() for note in notes),
-            contents=lambda name: onnx_tensors.stored(origin.path, *self._protos.get(name, (None, ""))),
+            contents=lambda name: onnx_tensors.stored(origin.path, self._protos.get(name)),
         )
 
     def note(self, code: str, node: str, message: str) -> None:
@@ -126,7 +126,7 @@ class Program:
             if tensor.name in defaults:
                 typed = replace(typed, value=None)
             unique = self.store_one(tensor.name, typed, role, scope, target, onnx_tensors.memory_of(tensor))
-            self._protos[unique] = tensor, tensor.name if scope.around is None else ""
+            self._protos[unique] = tensor
         for tensor in proto.sparse_initializer:
             name = tensor.values.name
             typed = onnx_tensors.sparse_of(tensor, name, complain)
@@ -164,8 +164,7 @@ class Program:
         role = "constant" if is_small else onnx_proto.role_of(typed, name)
         unique = self.store_one(name, typed, role, scope, name, ())
         if "value" in held:
-            in_program = scope.around is None and not scope.call
-            self._protos[unique] = held["value"].t, name if in_program else ""
+            self._protos[unique] = held["value"].t
         return True
 
     # Graphs

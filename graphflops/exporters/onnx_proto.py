@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from graphflops.base.protobuf import field
 from graphflops.dims import Dim
@@ -26,7 +27,9 @@ from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, Unk
 Buffer = bytes | memoryview
 
 KEPT_BYTES = 1024  # longer data are dropped; a tensor whose contents decide on sizes is never longer
-DROPPED = "graphflops.dropped_bytes"  # key in `external_data` of the number of bytes that were dropped from a tensor
+DROPPED = (
+    "graphflops.dropped_bytes"  # key in `external_data` of where data are that were dropped from a tensor
+)
 EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
 FIELDS = {
     "float32": "float_data",
@@ -51,7 +54,12 @@ _INSIDE: dict[str, dict[int, str]] = {
     "sparse": {1: "tensor", 2: "tensor"},
     "tensor": {},
 }
-_DATA_FIELDS = {4: "float", 5: "int32", 7: "int64", 9: "raw", 10: "double", 11: "uint64"}
+_DATA_FIELDS = {
+    4: "float_data", 5: "int32_data", 7: "int64_data", 9: "raw_data", 10: "double_data", 11: "uint64_data"
+}  # fmt: skip
+_PLACE = re.compile(
+    rf"({'|'.join(_DATA_FIELDS.values())}):(\d{{1,19}}):(\d{{1,19}})", re.ASCII
+)  # as `Dropped`
 _MOST_NESTED = 100  # protobuf's own limit
 
 
@@ -81,7 +89,7 @@ def decode_error() -> type[Exception]:
 
 
 def without_weights(data: bytes | Pages) -> bytes:
-    """A serialized ModelProto without the large data of its tensors; an entry in each such tensor has their size.
+    """A serialized ModelProto without the large data of its tensors; an entry in each such tensor says where they are.
 
     Bytes that are not a well-formed message are returned unchanged: parsing them will report what is wrong.
     """
@@ -97,15 +105,15 @@ def without_weights(data: bytes | Pages) -> bytes:
 
 def _slimmed(data: memoryview | Pages, at: int, end: int, kind: str, depth: int) -> Iterator[Buffer]:
     """The parts of the message in data[at:end] that are kept; adjacent parts are one piece."""
-    kept_from, dropped = at, []
-    for number, body, stop, start in fields(data, at, end):
+    kept_from, marks = at, list[str]()
+    for number, body, stop, start in _fields(data, at, end):
         length = stop - body
         if length <= KEPT_BYTES:
             continue
         if kind == "tensor" and number in _DATA_FIELDS:
             yield data[kept_from:start]
             kept_from = stop
-            dropped.append(f"{_DATA_FIELDS[number]}:{length}")
+            marks.append(f"{_DATA_FIELDS[number]}:{length}:{body}")
         elif number in _INSIDE[kind] and depth < _MOST_NESTED:
             pieces = list(_slimmed(data, body, stop, _INSIDE[kind][number], depth + 1))
             if sum(map(len, pieces)) != length:
@@ -113,11 +121,32 @@ def _slimmed(data: memoryview | Pages, at: int, end: int, kind: str, depth: int)
                 yield field(number, b"".join(pieces))
                 kept_from = stop
     yield data[kept_from:end]
-    for text in dropped:
+    for text in marks:
         yield field(13, field(1, DROPPED.encode()) + field(2, text.encode()))  # TensorProto.external_data
 
 
-def fields(data: memoryview | Pages, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+class Dropped(NamedTuple):
+    """Where the file has data of a tensor that were dropped."""
+
+    field: str  # of the TensorProto
+    length: int  # in bytes
+    begin: int
+
+
+def dropped(tensor: Any) -> list[Dropped]:
+    """The data that `without_weights` dropped from a TensorProto."""
+    texts = [str(entry.value) for entry in tensor.external_data if entry.key == DROPPED]
+    places = [place.groups() for place in map(_PLACE.fullmatch, texts) if place is not None]
+    return [Dropped(name, int(length), int(begin)) for name, length, begin in places]
+
+
+def tensor_of_field(name: str, data: bytes) -> Any:
+    """A TensorProto that has one field, from the field's bytes. Raises `decode_error` for other bytes."""
+    numbers = {held: number for number, held in _DATA_FIELDS.items()}
+    return messages().TensorProto.FromString(field(numbers[name], data))
+
+
+def _fields(data: memoryview | Pages, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """For each length-delimited field in data[at:end]: its number, where its contents begin and end, where its tag begins.
 
     Raises ValueError or IndexError for bytes that are not a message.

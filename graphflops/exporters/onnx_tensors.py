@@ -8,36 +8,30 @@ than its type needs.
 from __future__ import annotations
 
 import array
-import mmap
+import os
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import cycle
 from typing import Any, NamedTuple
 
 from graphflops.dims import at_least, prod
 from graphflops.errors import FileError, shown
 from graphflops.exporters import onnx_proto
+from graphflops.exporters.onnx_proto import Dropped
 from graphflops.graph import Stored
 from graphflops.rules.shapes import nested
 from graphflops.tensor import DType, TensorType, flat
 
 Complain = Callable[[str], None]
 
-
-_GRAPH, _NODE, _INITIALIZER = 7, 1, 5  # numbers of fields
-_OUTPUT, _OP_TYPE, _ATTRIBUTE = 2, 4, 5  # of a node
-_ATTRIBUTE_NAME, _ATTRIBUTE_TENSOR = 1, 5
-_TENSOR_NAME, _RAW = 8, 9
 _OF_FIELDS = {"float_data": "f", "double_data": "d", "int64_data": "q", "uint64_data": "Q", "int32_data": "i"}
 
 
-def stored(path: str, proto: Any, name: str) -> Stored | None:
+def stored(path: str, proto: Any) -> Stored | None:
     """The contents of a stored tensor; None if its data are in another file, or its elements are not whole bytes.
 
-    path: the file, "" for a model in memory. proto: the tensor without large data; None for a value that is not stored.
-    name: its name in the program's own graph, "" if it is in another graph.
+    path: the file that was read. proto: the tensor without large data; None for a value that is not stored.
     Raises FileError if the data do not have the length that the type needs.
     """
     if proto is None or proto.data_location == onnx_proto.EXTERNAL:
@@ -45,11 +39,9 @@ def stored(path: str, proto: Any, name: str) -> Stored | None:
     dtype, shape = onnx_proto.dtype_of(proto.data_type), tuple(proto.dims)
     if dtype.bits % 8 or dtype.kind in ("complex", "other"):
         return None
+    dropped = onnx_proto.dropped(proto)
     try:
-        if any(entry.key == onnx_proto.DROPPED for entry in proto.external_data):
-            memory = _in_file(path, name, dtype) if name and path else None
-        else:
-            memory = _held(proto, dtype)
+        memory = _in_file(path, dropped[-1], dtype) if dropped else _held(proto, dtype)
     except OverflowError:
         return None
     if memory is None:
@@ -58,48 +50,25 @@ def stored(path: str, proto: Any, name: str) -> Stored | None:
     needed = prod(shape) * dtype.bits // 8
     if memory.nbytes != needed:
         there = f"needs {needed:,} bytes, and the file has {memory.nbytes:,}"
-        what = f"tensor {shown(proto.name or name)} {there}"
+        what = f"tensor {shown(proto.name)} {there}"
         raise FileError(f"{shown(path)}: {what}: export the model again")
     return Stored(dtype, shape, strides, 0, memory)  # type: ignore[arg-type]
 
 
-def _in_file(path: str, name: str, dtype: DType) -> memoryview | None:
-    """Data of a tensor that were left out when the program was read; None if the file no longer has them."""
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
-        data = memoryview(whole)
-        try:
-            begin, end = _place(data, name.encode())
-            raw = [field for field in onnx_proto.fields(data, begin, end) if field[0] == _RAW]
-            if raw:
-                return memoryview(bytearray(data[slice(*raw[-1][1:3])]))
-            proto = onnx_proto.messages().TensorProto.FromString(bytes(data[begin:end]))
-        except (IndexError, ValueError, onnx_proto.decode_error()):
+def _in_file(path: str, place: Dropped, dtype: DType) -> memoryview | None:
+    """Data that were dropped when the program was read; None if the file no longer has them."""
+    with open(path, "rb") as file:
+        if place.begin + place.length > os.fstat(file.fileno()).st_size:
             return None
-        finally:
-            data.release()
-    return _held(proto, dtype)
-
-
-def _place(data: memoryview, name: bytes) -> tuple[int, int]:
-    """Where the tensor of this name in the program's own graph begins and ends; raises ValueError if there is none."""
-    for number, at, end, _ in onnx_proto.fields(data, 0, len(data)):
-        for inner, start, stop, _ in onnx_proto.fields(data, at, end) if number == _GRAPH else ():
-            stated = partial(_is, data, start, stop)
-            if inner == _INITIALIZER and stated(_TENSOR_NAME, name):
-                return start, stop
-            if inner == _NODE and stated(_OUTPUT, name) and stated(_OP_TYPE, b"Constant"):
-                for part, first, last, _ in onnx_proto.fields(data, start, stop):
-                    if part == _ATTRIBUTE and _is(data, first, last, _ATTRIBUTE_NAME, b"value"):
-                        for tensor, left, right, _ in onnx_proto.fields(data, first, last):
-                            if tensor == _ATTRIBUTE_TENSOR:
-                                return left, right
-    raise ValueError
-
-
-def _is(data: memoryview, at: int, end: int, number: int, text: bytes) -> bool:
-    """Whether a field of a message has this text. The last value counts if there are several, as protobuf says."""
-    stated = [data[a:b] for found, a, b, _ in onnx_proto.fields(data, at, end) if found == number]
-    return bool(stated) and stated[-1] == text
+        data = bytearray(place.length)
+        file.seek(place.begin)
+        file.readinto(data)
+    if place.field == "raw_data":
+        return memoryview(data)
+    try:
+        return _held(onnx_proto.tensor_of_field(place.field, bytes(data)), dtype)
+    except onnx_proto.decode_error():
+        return None
 
 
 def _held(proto: Any, dtype: DType) -> memoryview:
@@ -244,15 +213,13 @@ def _sizes(proto: Any, name: str) -> tuple[int, ...]:
 def _places(proto: Any) -> list[_Place]:
     """Every place that has data of a tensor: in this file (also data that were dropped on reading) or in another."""
     found = [_Place(x.name, len(held), len(held)) for x, held in proto.ListFields() if x.name in HOLD]
-    entries = [(entry.key, entry.value) for entry in proto.external_data]
-    for key, text in entries:
-        if key == onnx_proto.DROPPED:
-            field, _, length = text.partition(":")
-            nbytes, width = _number(length), _WIDTHS.get(f"{field}_data")
-            entries_in = (-(-nbytes // 10), nbytes) if width is None else (nbytes // width, nbytes // width)
-            found.append(_Place(f"{field}_data", *entries_in))
+    for place in onnx_proto.dropped(proto):
+        width = _WIDTHS.get(place.field)
+        numbers = (-(-place.length // 10), place.length) if width is None else (place.length // width,) * 2
+        found.append(_Place(place.field, *numbers))
     if proto.data_location == onnx_proto.EXTERNAL:
-        told = _number(dict(entries).get("length", ""))  # without a length, the rest of the file
+        entries = {entry.key: entry.value for entry in proto.external_data}
+        told = _number(entries.get("length", ""))  # without a length, the rest of the file
         found.append(_Place(_ELSEWHERE, told, told or 2**63))
     return found
 

@@ -18,11 +18,8 @@ from graphflops.exporters import pt2_schema as schema
 from graphflops.exporters.archive import RECORD, Archive
 from graphflops.exporters.pt2_graph import graph_of
 from graphflops.exporters.pt2_schema import decode
-from graphflops.exporters.pt2_tables import Tables
-from graphflops.exporters.pt2_values import OLD_CHECKPOINTS, root_and_model
+from graphflops.exporters.pt2_tables import OLD_CHECKPOINTS, OLD_PROGRAM, Place, Tables
 from graphflops.graph import Graph, Origin
-
-_OLD_PROGRAM = "serialized_exported_program.json"
 
 
 def read(path: Path | str, model: str | None = None) -> Graph:
@@ -43,21 +40,21 @@ def programs(archive: Archive) -> dict[str, str]:
     """By name of a program: its member. Raises FileError if torch might read another program, or other weights, than we."""
     found, others = {}, []
     for member in sorted(archive.names):
-        _, name = root_and_model(member)
+        name = Place.of(member).model
         if not name:
             continue
         if member.endswith(".json") and name not in found:
             found[name] = member
         else:
             others.append(member)  # torch takes it for a program, whatever its suffix is
-    if _OLD_PROGRAM in archive.names:
-        others, found = [*others, *found.values()], {"model": _OLD_PROGRAM}
+    if OLD_PROGRAM in archive.names:
+        others, found = [*others, *found.values()], {"model": OLD_PROGRAM}
     if found and others:
         raise FileError(_two_programs(*found.values(), *others))
     for member in found.values():  # weights and constants must not be there in two layouts either
-        root, name = root_and_model(member)
+        place = Place.of(member)
         for kind, old in OLD_CHECKPOINTS.items():
-            tables = f"{root}data/{kind}/{name}_{kind}_config.json", f"{root}data/{kind}/{name}.pt"
+            tables = place.table(kind), place.checkpoint(kind)
             for both in (tables, (old, f"{old.removesuffix('.pt')}.json")):
                 if archive.names.issuperset(both):
                     raise FileError(_two_programs(*both))
@@ -94,8 +91,8 @@ def _read_program(archive: Archive, name: str) -> Graph:
     producer = f"torch {version}" if version else "torch <=2.4"
     origin = Origin(str(archive.path), "pt2", producer, hashlib.sha256(data).hexdigest())
     tables = Tables(archive, name, decoded.graph_module.signature)
-    graph = graph_of(decoded, tables.shared(), origin, name)
-    model = "model" if name == _OLD_PROGRAM else root_and_model(name)[1]
+    graph = graph_of(decoded, tables, origin)
+    model = Place.of(name).model or "model"
     if any(RECORD in member for member in archive.names):
         from graphflops.exporters import eager_record  # few files need it
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from graphflops.errors import FileError, shown
 from graphflops.exporters import pt2_schema as schema
-from graphflops.exporters.pt2_tables import with_aliases
+from graphflops.exporters.pt2_tables import Tables
 from graphflops.exporters.pt2_values import (
     LAYOUTS,
     MEMORY_FORMATS,
-    Members,
     Program,
     dtype_of,
     literal,
@@ -23,7 +21,7 @@ from graphflops.exporters.pt2_values import (
     results,
 )
 from graphflops.exporters.sources import with_modules
-from graphflops.exporters.types import guards_of, with_parts
+from graphflops.exporters.types import guards_of, with_aliases, with_parts
 from graphflops.graph import (
     Argument,
     Graph,
@@ -44,14 +42,9 @@ from graphflops.tensor import TensorType
 MAX_DEPTH = 50  # of graphs nested in graphs
 
 
-def graph_of(
-    decoded: schema.ExportedProgram, shared: Mapping[str, str] | None, origin: Origin, member: str
-) -> Graph:
-    """The whole program that a member of an archive describes.
-
-    shared: by name of a weight that shares memory with an earlier one, the earlier one's; None if the file does not say.
-    """
-    program = Program()
+def graph_of(decoded: schema.ExportedProgram, tables: Tables, origin: Origin) -> Graph:
+    """The whole program that a member of an archive describes. tables: how the archive stores its tensors."""
+    program, shared = Program(), tables.shared()
     module = decoded.graph_module
     scope = Scope(program, module.graph, 0)
     inputs = scope.inputs(module.signature.input_specs, shared or {})
@@ -72,7 +65,7 @@ def graph_of(
         symbols=symbols,
         modules=program.sources.modules,
         origin=origin,
-        contents=Members(Path(origin.path), member, {e.name: e.target for e in inputs if e.target}),
+        contents=tables.contents(),
         orders=program.types.orders,
         guards=guards_of(decoded.guards_code or (), inputs),
         notes=(*program.notes, *(Note("GF127", "", text) for text in program.types.contradictions(symbols))),

@@ -1,43 +1,78 @@
-"""The tables of a `.pt2` that say how its weights and constants are stored, compared with what the program says of them.
+"""The weights and constants of a `.pt2`: tables of how they are stored, compared with the program, and their contents.
 
-Since torch 2.9 a table is a JSON member. Before, and for tensors of a subclass, it is the pickle of a checkpoint: code for a
-stack machine that builds objects. Only its instructions for tuples, dictionaries, numbers and strings are followed. Nothing
-is imported or called: `_rebuild_tensor_v2` is only a name here, and the sizes are among its operands.
+Since torch 2.9 a table is a JSON member, and each tensor is a member of raw bytes. Before, and for tensors of a subclass, a
+checkpoint of `torch.save` has both. Only sizes are read from it. They are in its pickle, which is code for a stack machine
+that builds objects: only its instructions for tuples, dictionaries, numbers and strings are followed. Nothing is imported or
+called. `_rebuild_tensor_v2` is only a name here, and the sizes are among its operands.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
+from graphflops.base.limits import left
 from graphflops.base.record import Record
 from graphflops.errors import FileError, shown
 from graphflops.exporters import pt2_schema as schema
-from graphflops.exporters.archive import Archive
+from graphflops.exporters.archive import Archive, mapped
 from graphflops.exporters.pt2_schema import decode
-from graphflops.exporters.pt2_values import (
-    LAYOUTS,
-    OLD_CHECKPOINTS,
-    SCALAR_TYPES,
-    dtype_of,
-    named,
-    root_and_model,
-)
+from graphflops.exporters.pt2_values import LAYOUTS, SCALAR_TYPES, dtype_of, named
 from graphflops.exporters.types import storage
-from graphflops.graph import Graph, Input, Node, Note
-from graphflops.tensor import TensorType
+from graphflops.graph import Graph, Note, Stored
+from graphflops.tensor import TensorType, extent
 
 _OVERHEAD = 2**14  # bytes that a checkpoint may have in addition to its tensors
+_CHECKPOINT_BYTES = 2**34  # the largest checkpoint that is read; it is read as a whole
+
+
+OLD_PROGRAM = "serialized_exported_program.json"
+OLD_CHECKPOINTS = {"weights": "serialized_state_dict.pt", "constants": "serialized_constants.pt"}
+
+
+class Place(Record, frozen=True):
+    """Where an archive has a program and its tensors. root: the folder of all members. model: "" until torch 2.7.
+
+    The folder has the name of the file that torch saved, so it may also be called `models/`.
+    """
+
+    root: str
+    model: str
+
+    @staticmethod
+    def of(member: str) -> Place:
+        """The place of the program that a member is; without a model for the old program and for other members."""
+        root, slash, inner = member.partition("/")
+        model = inner.removeprefix("models/").removesuffix(".json") if inner.startswith("models/") else ""
+        return Place(root + slash, model)
+
+    def table(self, kind: str) -> str:
+        """The JSON member about weights or constants."""
+        return f"{self.root}data/{kind}/{self.model}_{kind}_config.json"
+
+    def checkpoint(self, kind: str) -> str:
+        """The checkpoint that has weights or constants instead."""
+        return f"{self.root}data/{kind}/{self.model}.pt" if self.model else OLD_CHECKPOINTS[kind]
+
+
+class Entry(Record, frozen=True):
+    """A stored weight or constant."""
+
+    target: str  # its name in the model
+    payload: schema.Payload
+    member: str
+    size: int  # of the member in bytes
+    start: int | None  # offset of the member in the file; None if it is compressed, or in a checkpoint
 
 
 class _Table(Record, frozen=True):
-    """What is stored, by name in the model. A payload is None if its form is not read."""
+    """What is stored, by name in the model."""
 
-    payloads: Mapping[str, schema.Payload | None]
-    size: Callable[[str], int]  # the size of a member in bytes, by its name in the table
+    entries: Mapping[str, Entry]
+    is_checkpoint: bool = False
     unread: int = 0  # bytes of a checkpoint of which parts are not read
 
 
@@ -46,7 +81,7 @@ class Tables:
 
     def __init__(self, archive: Archive, member: str, signature: schema.Signature) -> None:
         self._archive = archive
-        self._member = member
+        self._place = Place.of(member)
         self._stored = list(_stored(signature))
         kinds = dict.fromkeys(kind for *_, kind in self._stored)
         self._tables = {kind: table for kind in kinds if (table := self._table(kind)) is not None}
@@ -62,20 +97,27 @@ class Tables:
         first: dict[Any, str] = {}
         shared: dict[str, str] = {}
         for _, target, kind in self._stored:
-            payload = table.payloads.get(target) if kind == "weights" else None
-            if payload is None or payload.tensor_meta is None:
+            entry = table.entries.get(target) if kind == "weights" else None
+            if entry is None or entry.payload.tensor_meta is None:
                 continue
-            meta = payload.tensor_meta
-            if table.size(payload.path_name) == 0:
+            meta = entry.payload.tensor_meta
+            if entry.size == 0:
                 if any(size.as_int == 0 for size in meta.sizes):
                     continue
                 return None
             told = (*meta.sizes, None, *meta.strides, meta.storage_offset)
             sizes = [x and (x.as_int if x.as_expr is None else x.as_expr.expr_str) for x in told]
-            earlier = first.setdefault((payload.path_name, meta.dtype, *sizes), target)
+            earlier = first.setdefault((entry.member, meta.dtype, *sizes), target)
             if earlier != target:
                 shared[target] = earlier
         return shared
+
+    def contents(self) -> Contents:
+        """What the inputs of the program hold."""
+        tables = {kind: table.entries for kind, table in self._tables.items() if not table.is_checkpoint}
+        found = ((value, tables.get(kind, {}).get(target)) for value, target, kind in self._stored)
+        entries = {value: entry for value, entry in found if entry is not None}
+        return Contents(self._archive.path, self._place, entries)
 
     def notes(self, graph: Graph) -> Iterator[Note]:
         """Notes on inputs whose type in the table differs from that in the program, and on tensors that are two inputs."""
@@ -89,8 +131,8 @@ class Tables:
             if table is None or not isinstance(ours, TensorType):
                 continue
             needed[kind] += ours.nbytes if isinstance(ours.nbytes, int) else 0
-            payload = table.payloads.get(target)
-            if payload is not None and (theirs := self._differing(ours, kind, payload)):
+            entry = table.entries.get(target)
+            if entry is not None and (theirs := self._differing(ours, entry)):
                 text = f"{shown(target, 80)} is {ours} in the program, {theirs} in the table of stored {kind}"
                 yield Note("GF119", value, shown(text, 500))
         for kind, table in self._tables.items():
@@ -98,17 +140,15 @@ class Tables:
                 text = f"the {kind} take {needed[kind]:,} bytes in the program, {table.unread:,} in the file"
                 yield Note("GF119", "", text)
 
-    def _differing(self, ours: TensorType, kind: str, payload: schema.Payload) -> str:
+    def _differing(self, ours: TensorType, entry: Entry) -> str:
         """Says what is stored for a tensor, if it differs from the tensor's type; else ""."""
-        if payload.use_pickle:
-            member = f"{self._folder(kind)}{payload.path_name}"
-            size = self._archive.size(member)
-            inner = self._checkpoint(member).payloads.get("")
+        if entry.payload.use_pickle:
+            inner = self._checkpoint(entry.member).entries.get("")
             if inner is None:
-                is_more = _is_more(size, ours.nbytes if isinstance(ours.nbytes, int) else 0)
-                return f"a pickle of {size:,} bytes" if is_more else ""
-            payload = inner
-        if (meta := payload.tensor_meta) is None:
+                is_more = _is_more(entry.size, ours.nbytes if isinstance(ours.nbytes, int) else 0)
+                return f"a pickle of {entry.size:,} bytes" if is_more else ""
+            entry = inner
+        if (meta := entry.payload.tensor_meta) is None:
             return ""
         sizes, dtype = [size.as_int for size in meta.sizes], dtype_of(meta.dtype, "")
         is_sparse = named(LAYOUTS, meta.layout).startswith("sparse")
@@ -118,37 +158,105 @@ class Tables:
             return f"{'sparse ' * is_sparse}{dtype.name}{sizes}"
         return "" if repeated == ours.stored else f"with strides {strides}"
 
-    def _folder(self, kind: str) -> str:
-        return f"{root_and_model(self._member)[0]}data/{kind}/"
-
     def _table(self, kind: str) -> _Table | None:
         """The table of weights or constants; None if the file has none."""
-        _, model = root_and_model(self._member)
-        if not model:
-            old = OLD_CHECKPOINTS[kind]
-            return self._checkpoint(old) if old in self._archive.names else None
-        folder = self._folder(kind)
-        if f"{folder}{model}.pt" in self._archive.names:
-            return self._checkpoint(f"{folder}{model}.pt")
-        config = f"{folder}{model}_{kind}_config.json"
-        if config not in self._archive.names:
+        archive, place = self._archive, self._place
+        if (checkpoint := place.checkpoint(kind)) in archive.names:
+            return self._checkpoint(checkpoint)
+        if not place.model or (config := place.table(kind)) not in archive.names:
             return None
-        where = f"{self._archive}: {shown(config)}"
-        payloads = decode(self._archive.read(config), schema.PayloadConfig, where).config
-        return _Table(payloads, lambda path: self._archive.size(f"{folder}{path}"))
+        where = f"{archive}: {shown(config)}"
+        entries = {}
+        for name, payload in decode(archive.read(config), schema.PayloadConfig, where).config.items():
+            member = f"{place.root}data/{kind}/{payload.path_name}"
+            entries[name] = Entry(name, payload, member, archive.size(member), archive.place(member))
+        return _Table(entries)
 
     def _checkpoint(self, member: str) -> _Table:
         size = self._archive.size(member)
         if size == 0:
-            return _Table({}, self._archive.size)
+            return _Table({}, is_checkpoint=True)
         try:
             inner = self._archive.within(member)
             (pickle,) = [name for name in inner.names if name.endswith("/data.pkl")]
             payloads = tensors(inner.read(pickle, most=MAX_PICKLE_BYTES))
         except (FileError, UnreadableError, ValueError):
-            return _Table({}, self._archive.size, size)
+            return _Table({}, is_checkpoint=True, unread=size)
         root = pickle.removesuffix("data.pkl")
-        return _Table(payloads, lambda path: inner.size(root + path), size * (None in payloads.values()))
+        entries = {
+            name: Entry(name, payload, place := f"{root}{payload.path_name}", inner.size(place), None)
+            for name, payload in payloads.items()
+            if payload is not None
+        }
+        return _Table(entries, is_checkpoint=True, unread=size * (len(entries) < len(payloads)))
+
+
+class Contents:
+    """Contents of a program's inputs, by name of the value. entries: those that are stored as raw bytes."""
+
+    def __init__(self, path: Path, place: Place, entries: Mapping[str, Entry]) -> None:
+        self._path, self._place, self._entries = path, place, entries
+        self._memory: dict[str, memoryview] = {}
+
+    def __call__(self, name: str) -> Stored | None:
+        """The contents of an input; None if they are not stored as raw bytes. Raises FileError if the bytes are too few."""
+        entry = self._entries.get(name)
+        if entry is None or entry.payload.use_pickle or entry.payload.tensor_meta is None:
+            return None
+        meta = entry.payload.tensor_meta
+        if named(LAYOUTS, meta.layout) != "strided" or self._is_swapped:
+            return None
+        sizes, strides = _numbers(meta.sizes), _numbers(meta.strides)
+        offset = 0 if meta.storage_offset is None else _numbers([meta.storage_offset])[0]
+        dtype = dtype_of(meta.dtype, name)
+        needed = extent(sizes, strides, offset) * dtype.bits // 8
+        if needed and entry.size == 0:
+            return None  # exported on fake tensors: one empty member serves for all
+        if needed > entry.size or len(sizes) != len(strides):
+            raise FileError(
+                f"{shown(str(self._path))}: {shown(entry.target)} reaches over {needed:,} bytes, and {shown(entry.member)} "
+                f"has {entry.size:,}: export the model again"
+            )
+        if entry.member not in self._memory:
+            limits = left()
+            if not needed:
+                memory = memoryview(b"")
+            elif entry.start is None:
+                with Archive(self._path) as archive:
+                    memory = memoryview(bytearray(archive.read(entry.member)))
+            elif limits is not None and limits.memory is not None:  # it may be less than the whole file
+                memory = mapped(self._path, entry.start, entry.size)
+            else:
+                memory = self._file[entry.start : entry.start + entry.size]
+            self._memory[entry.member] = memory
+        return Stored(dtype, sizes, strides, offset, self._memory[entry.member])
+
+    @cached_property
+    def _is_swapped(self) -> bool:
+        """Whether the file or this machine has the highest byte of a number first."""
+        order = f"{self._place.root}byteorder"
+        with Archive(self._path) as archive:
+            stored = archive.read(order) if order in archive.names else b"little"
+        return sys.byteorder != "little" or stored == b"big"
+
+    @cached_property
+    def _file(self) -> memoryview:
+        """The whole file, mapped once: each mapping keeps the file open, and a process may open only few files."""
+        return mapped(self._path, 0, self._path.stat().st_size)
+
+    def checkpoints(self) -> list[bytes]:
+        """The checkpoints of `torch.save` in which releases before 2.9 keep weights and constants."""
+        with Archive(self._path) as archive:
+            found = filter(archive.names.__contains__, map(self._place.checkpoint, OLD_CHECKPOINTS))
+            return [archive.read(name, most=_CHECKPOINT_BYTES) for name in found]
+
+
+def _numbers(sizes: Sequence[schema.Scalar]) -> tuple[int, ...]:
+    """Sizes, strides or an offset; raises FileError for one that is not a number."""
+    found = tuple([size.as_int for size in sizes if size.as_int is not None and size.as_int >= 0])
+    if len(found) < len(sizes):
+        raise FileError("the size of something stored is no number: export the model again")
+    return found
 
 
 def _is_more(size: int, needed: int) -> bool:
@@ -166,58 +274,6 @@ def _stored(signature: schema.Signature) -> Iterator[tuple[str, str, str]]:
             name = one.parameter_name or one.buffer_name or one.tensor_constant_name or ""
             is_state = spec.parameter is not None or (spec.buffer is not None and one.persistent)
             yield one.arg.name, name, "weights" if is_state else "constants"
-
-
-def with_aliases(
-    inputs: Sequence[Input], nodes: Sequence[Node], types: Mapping[str, object]
-) -> tuple[Input, ...]:
-    """The inputs, with each weight that shares memory with an earlier one marked.
-
-    torch redirects every use of tied weights to one of them. So two weights of one type are tied if no call uses
-    `embedding.weight` and calls of module `embedding` use `head.weight`. A weight of a module without calls is tied to
-    the only weight of its type and name in a child of its module (`head.bias` to `head.decoder.bias`), or else to the
-    only embedding table of its type that is tied already (`shared.weight`).
-    """
-    used = _tied(inputs, nodes, types)
-    first: dict[str, str] = {}  # by the weight that calls use: the first weight of its tied group
-    marked = []
-    for entry in inputs:
-        earlier = first.setdefault(used[entry.name], entry.target) if entry.name in used else entry.target
-        marked.append(entry if earlier == entry.target else replace(entry, alias_of=earlier))
-    return tuple(marked)
-
-
-def _tied(inputs: Sequence[Input], nodes: Sequence[Node], types: Mapping[str, object]) -> dict[str, str]:
-    """By weight of a tied group: the one of them that calls use."""
-    targets = {entry.name: entry.target for entry in inputs if entry.role in ("parameter", "buffer")}
-    owner = {name: target.rpartition(".")[0] for name, target in targets.items()}
-    users: dict[str, set[str]] = {}  # by weight, the modules whose calls use it
-    tables = set[str]()  # weights that embeddings look up
-    for node in nodes:
-        for name in filter(targets.__contains__, node.reads()):
-            users.setdefault(name, set()).add(node.module)
-            tables |= {name} if node.operator.is_embedding else set()
-    unused = [name for name in targets if name not in users and owner[name]]
-    by_module = {(owner[name], types.get(name)): name for name in reversed(unused)}
-    used: dict[str, str] = {}
-    for name, modules in users.items():
-        for module in modules - {owner[name]}:
-            alike = by_module.get((module, types.get(name)))
-            if alike is not None:
-                used[name] = used[alike] = name
-    children = defaultdict[tuple[str, str, object], list[str]](list)
-    tied = defaultdict[object, list[str]](list)  # tables by type
-    for name in users:
-        around, attribute = owner[name].rpartition(".")[0], targets[name].rpartition(".")[2]
-        children[around, attribute, types.get(name)].append(name)
-        if name in tables and name in used:
-            tied[types.get(name)].append(name)
-    for name in unused:
-        kind, attribute = types.get(name), targets[name].rpartition(".")[2]
-        found = children.get((owner[name], attribute, kind)) or tied.get(kind, [])
-        if name not in used and len(found) == 1:
-            used[found[0]] = used[name] = found[0]
-    return used
 
 
 MAX_PICKLE_BYTES = 64 * 2**20

@@ -1,35 +1,28 @@
-"""Values of a `.pt2`: literals, element types, sizes, types of tensors, and the contents of weights and constants.
+"""Values of a `.pt2`: literals, element types, sizes, types of tensors.
 
-Each distinct type is built once: a program of 80 equal layers has a few dozen tensor types and source lines. Contents are
-read when they are first needed. Since torch 2.9, each tensor is a member of raw bytes, and a JSON member has its type and
-layout. Before, all are in one checkpoint of `torch.save`, of which only the sizes are read (`pt2_tables.py`).
+Each distinct type is built once: a program of 80 equal layers has a few dozen tensor types and source lines.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Iterator
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec.structs import astuple
 
-from graphflops.base.limits import LimitPassed, left
-from graphflops.base.record import Record
+from graphflops.base.limits import LimitPassed
 from graphflops.dims import Dim, parse_dim
 from graphflops.errors import DimError, FileError, shown
 from graphflops.exporters import pt2_schema as schema
 from graphflops.exporters import require_few
-from graphflops.exporters.archive import Archive, mapped
-from graphflops.exporters.pt2_schema import decode
 from graphflops.exporters.sources import Sources
 from graphflops.exporters.types import Types
-from graphflops.graph import Graph, Note, Stored
-from graphflops.tensor import DTYPES, DType, TensorType, extent
+from graphflops.graph import Graph, Note
+from graphflops.tensor import DTYPES, DType, TensorType
 
 MAX_SIZE = 2**62  # elements along one axis
 
@@ -191,110 +184,3 @@ class Program:
         except DimError:
             return None  # a comparison of floats, for example; no cost depends on it
         return bool(dim) if isinstance(dim, int) else dim
-
-
-OLD_CHECKPOINTS = {"weights": "serialized_state_dict.pt", "constants": "serialized_constants.pt"}
-_CHECKPOINT_BYTES = 2**34  # the largest checkpoint that is read; it is read as a whole
-
-
-def root_and_model(member: str) -> tuple[str, str]:
-    """The folder that contains all members of an archive, and the model whose program a member is; "" if it is none.
-
-    The folder has the name of the file that torch saved, so it may also be called `models/`.
-    """
-    root, slash, inner = member.partition("/")
-    model = inner.removeprefix("models/").removesuffix(".json") if inner.startswith("models/") else ""
-    return root + slash, model
-
-
-class Members:
-    """Contents of a program's inputs, by name of the value. member: the program's member in the archive."""
-
-    def __init__(self, path: Path, member: str, targets: Mapping[str, str]) -> None:
-        self.path = path
-        self.targets = targets  # by name of a value: its qualified name in the model
-        self._root, self._model = root_and_model(member)
-        self._memory: dict[str, memoryview] = {}
-
-    def __call__(self, name: str) -> Stored | None:
-        """The contents of an input; None if they are not stored as raw bytes. Raises FileError if the bytes are too few."""
-        target = self.targets.get(name, "")
-        entry = self.entries.get(target)
-        if entry is None or entry.payload.use_pickle or entry.payload.tensor_meta is None:
-            return None
-        meta = entry.payload.tensor_meta
-        if named(LAYOUTS, meta.layout) != "strided":
-            return None
-        sizes, strides = _numbers(meta.sizes), _numbers(meta.strides)
-        offset = 0 if meta.storage_offset is None else _numbers([meta.storage_offset])[0]
-        dtype = dtype_of(meta.dtype, name)
-        needed = extent(sizes, strides, offset) * dtype.bits // 8
-        if needed and entry.size == 0:
-            return None  # exported on fake tensors: one empty member serves for all
-        if needed > entry.size or len(sizes) != len(strides):
-            raise FileError(
-                f"{shown(str(self.path))}: {shown(target)} reaches over {needed:,} bytes, and {shown(entry.member)} has "
-                f"{entry.size:,}: export the model again"
-            )
-        if entry.member not in self._memory:
-            limits = left()
-            if not needed:
-                memory = memoryview(b"")
-            elif entry.start is None:
-                with Archive(self.path) as archive:
-                    memory = memoryview(bytearray(archive.read(entry.member)))
-            elif limits is not None and limits.memory is not None:  # it may be less than the whole file
-                memory = mapped(self.path, entry.start, entry.size)
-            else:
-                memory = self._file[entry.start : entry.start + entry.size]
-            self._memory[entry.member] = memory
-        return Stored(dtype, sizes, strides, offset, self._memory[entry.member])
-
-    @cached_property
-    def entries(self) -> dict[str, Entry]:
-        """Everything stored, by qualified name in the model."""
-        found: dict[str, Entry] = {}
-        with Archive(self.path) as archive:
-            order = f"{self._root}byteorder"
-            is_big_endian = order in archive.names and archive.read(order) == b"big"
-            if sys.byteorder != "little" or is_big_endian:
-                return found
-            for kind in OLD_CHECKPOINTS:
-                config = f"{self._root}data/{kind}/{self._model}_{kind}_config.json"
-                if config in archive.names:
-                    where = f"{archive}: {shown(config)}"
-                    payloads = decode(archive.read(config), schema.PayloadConfig, where).config
-                    for name, payload in payloads.items():
-                        member = f"{self._root}data/{kind}/{payload.path_name}"
-                        if member in archive.names:
-                            found[name] = Entry(payload, member, archive.size(member), archive.place(member))
-        return found
-
-    @cached_property
-    def _file(self) -> memoryview:
-        """The whole file, mapped once: each mapping keeps the file open, and a process may open only few files."""
-        return mapped(self.path, 0, self.path.stat().st_size)
-
-    def checkpoints(self) -> list[bytes]:
-        """The checkpoints of `torch.save` in which releases before 2.9 keep weights and constants."""
-        with Archive(self.path) as archive:
-            new = [f"{self._root}data/{kind}/{self._model}.pt" for kind in OLD_CHECKPOINTS]
-            found = [name for name in (*new, *OLD_CHECKPOINTS.values()) if name in archive.names]
-            return [archive.read(name, most=_CHECKPOINT_BYTES) for name in found]
-
-
-class Entry(Record, frozen=True):
-    """A stored weight or constant: its member, the member's size in bytes, and its offset in the file if not compressed."""
-
-    payload: schema.Payload
-    member: str
-    size: int
-    start: int | None
-
-
-def _numbers(sizes: Sequence[schema.Scalar]) -> tuple[int, ...]:
-    """Sizes, strides or an offset; raises FileError for one that is not a number."""
-    found = tuple([size.as_int for size in sizes if size.as_int is not None and size.as_int >= 0])
-    if len(found) < len(sizes):
-        raise FileError("the size of something stored is no number: export the model again")
-    return found

@@ -7,6 +7,7 @@ tensor subclass, such as torchao's quantized ones, is stored as the plain tensor
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
@@ -229,3 +230,55 @@ def with_parts(
         else:
             whole_inputs.append(entry)
     return tuple(kept), tuple(whole_inputs)
+
+
+def with_aliases(
+    inputs: Sequence[Input], nodes: Sequence[Node], types: Mapping[str, object]
+) -> tuple[Input, ...]:
+    """The inputs, with each weight that shares memory with an earlier one marked.
+
+    torch redirects every use of tied weights to one of them. So two weights of one type are tied if no call uses
+    `embedding.weight` and calls of module `embedding` use `head.weight`. A weight of a module without calls is tied to
+    the only weight of its type and name in a child of its module (`head.bias` to `head.decoder.bias`), or else to the
+    only embedding table of its type that is tied already (`shared.weight`).
+    """
+    used = _tied(inputs, nodes, types)
+    first: dict[str, str] = {}  # by the weight that calls use: the first weight of its tied group
+    marked = []
+    for entry in inputs:
+        earlier = first.setdefault(used[entry.name], entry.target) if entry.name in used else entry.target
+        marked.append(entry if earlier == entry.target else replace(entry, alias_of=earlier))
+    return tuple(marked)
+
+
+def _tied(inputs: Sequence[Input], nodes: Sequence[Node], types: Mapping[str, object]) -> dict[str, str]:
+    """By weight of a tied group: the one of them that calls use."""
+    targets = {entry.name: entry.target for entry in inputs if entry.role in ("parameter", "buffer")}
+    owner = {name: target.rpartition(".")[0] for name, target in targets.items()}
+    users: dict[str, set[str]] = {}  # by weight, the modules whose calls use it
+    tables = set[str]()  # weights that embeddings look up
+    for node in nodes:
+        for name in filter(targets.__contains__, node.reads()):
+            users.setdefault(name, set()).add(node.module)
+            tables |= {name} if node.operator.is_embedding else set()
+    unused = [name for name in targets if name not in users and owner[name]]
+    by_module = {(owner[name], types.get(name)): name for name in reversed(unused)}
+    used: dict[str, str] = {}
+    for name, modules in users.items():
+        for module in modules - {owner[name]}:
+            alike = by_module.get((module, types.get(name)))
+            if alike is not None:
+                used[name] = used[alike] = name
+    children = defaultdict[tuple[str, str, object], list[str]](list)
+    tied = defaultdict[object, list[str]](list)  # tables by type
+    for name in users:
+        around, attribute = owner[name].rpartition(".")[0], targets[name].rpartition(".")[2]
+        children[around, attribute, types.get(name)].append(name)
+        if name in tables and name in used:
+            tied[types.get(name)].append(name)
+    for name in unused:
+        kind, attribute = types.get(name), targets[name].rpartition(".")[2]
+        found = children.get((owner[name], attribute, kind)) or tied.get(kind, [])
+        if name not in used and len(found) == 1:
+            used[found[0]] = used[name] = found[0]
+    return used

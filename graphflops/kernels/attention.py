@@ -22,7 +22,7 @@ from graphflops.graph import tensor_type
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.convolution import up
-from graphflops.kernels.kernel import FLOAT_BYTES, HALF, Attention, AttentionKernel, Kernel, Pass, Strided
+from graphflops.kernels.kernel import FLOAT_BYTES, HALF, Attention, Kernel, Masking, Pass, Strided
 from graphflops.kernels.moved import copy, copy_to, elementwise, fill, sum_to
 from graphflops.passes.program import PricedCall
 
@@ -45,7 +45,7 @@ def attention(call: ConcreteCall) -> list[Kernel]:
     numbers = mask_numbers(mask, operands[0])
     if kernel == "efficient" and mask is not None and is_uneven(mask):
         filled += padded(mask, operands[0])
-    return [*numbers, *filled, _fused(call, operands, kernel, "forward")]
+    return [*numbers, *filled, _fused(call, operands, "forward")]
 
 
 def attention_backward(call: ConcreteCall) -> list[Kernel]:
@@ -54,8 +54,7 @@ def attention_backward(call: ConcreteCall) -> list[Kernel]:
     if operands is None or call.gradient is None:
         return []
     query, key, value = operands
-    fused = _fused(call, operands, call.attention_kernel or "flash", "backward")
-    mask, kernels = call.operand("mask"), [fused]
+    mask, kernels = call.operand("mask"), [_fused(call, operands, "backward")]
     if mask is not None and mask.requires_grad and mask.rank:
         kernels += gradient_of_mask(mask, query)
     shared, heads = key.shape[-3:-2], query.shape[-3:-2]
@@ -74,28 +73,31 @@ def _operands(call: ConcreteCall) -> _Operands | None:
     return query, key, value
 
 
-def _fused(call: ConcreteCall, operands: _Operands, kernel: AttentionKernel, phase: Pass) -> Kernel:
-    (query, key, value), is_forward = operands, phase == "forward"
-    cost = call.cost if is_forward else call.backward_cost
+def _fused(call: ConcreteCall, operands: _Operands, phase: Pass) -> Kernel:
+    query, key, value = operands
+    cost = call.cost if phase == "forward" else call.backward_cost
     computed = computed_fraction(call, query.shape[-2], key.shape[-2])
     heads, kv_heads = (x.shape[-3] if x.rank > _LEAST_RANK else 1 for x in (query, key))
     batch, width = math.prod(query.shape[:-3]), max(query.shape[-1], value.shape[-1])
     shape = (batch, heads, kv_heads, query.shape[-2], key.shape[-2], width)
-    sizes = Attention(*shape, computed, kernel, phase)
+    sizes = Attention(*shape, computed, call.attention_kernel or "flash", phase)
+    sizes = replace(sizes, masking=_masking(call, sizes))
     flops = int(cost.matrix_flops * computed)
     copied = sum(x.full_bytes - x.nbytes for x in operands if not x.is_repeated)  # copies of repeated heads
     moved = (cost.read_bytes + copied, cost.written_bytes)
-    mask = call.operand("mask")
-    variant = "masked" if mask is not None else ""
-    together = _LOADED_KEYS if sizes.queries == 1 else _LOADED_KEYS_OF_PROMPT
-    if mask is not None and is_forward and kernel == "cudnn":
-        if sizes.keys % together:
-            variant = "uneven"
-        elif sizes.queries > 1 and mask.shape[-2:-1] in ((), (1,)):
-            variant = "row"  # one row for all queries
+    return Kernel("attention", query.dtype, flops, 0, *moved, sizes)
+
+
+def _masking(call: ConcreteCall, sizes: Attention) -> Masking:
+    """What a fused kernel adds to the scores, and whether it drops weights."""
+    mask, is_forward, is_cudnn = call.operand("mask"), sizes.phase == "forward", sizes.kernel == "cudnn"
     if is_forward and call.arguments.get("dropout_p"):  # dropout does not slow down gradients
-        variant = "masked_dropout" if mask is not None and kernel == "cudnn" else "dropout"
-    return Kernel("attention", query.dtype, flops, 0, *moved, sizes, variant=variant)
+        return "masked_dropout" if mask is not None and is_cudnn else "dropout"
+    if mask is None or not (is_forward and is_cudnn):
+        return "" if mask is None else "masked"
+    if sizes.keys % (_LOADED_KEYS if sizes.queries == 1 else _LOADED_KEYS_OF_PROMPT):
+        return "uneven"
+    return "row" if sizes.queries > 1 and mask.shape[-2:-1] in ((), (1,)) else "masked"
 
 
 def computed_fraction(call: ConcreteCall, queries: int, keys: int) -> float:
@@ -115,8 +117,8 @@ def mask_numbers(mask: Tensor | None, query: Tensor) -> list[Kernel]:
         return []
     numbers = replace(mask, dtype=query.dtype, bits=query.bits)
     scalar = replace(numbers, shape=(), strides=(), nbytes=query.bits // 8)
-    chosen = elementwise(numbers, mask.nbytes, numbers.full_bytes, mask.numel, variant="strided")
-    return [fill(scalar), fill(scalar), replace(chosen, sizes=Strided(mask.numel, 2, 3))]
+    chosen = elementwise(numbers, mask.nbytes, numbers.full_bytes, mask.numel, Strided(mask.numel, 2, 3))
+    return [fill(scalar), fill(scalar), chosen]
 
 
 def is_uneven(mask: Tensor) -> bool:

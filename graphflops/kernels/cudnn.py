@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
+from typing import Literal, Union, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,14 +25,10 @@ from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import chosen, library, limits
 from graphflops.kernels.convolution import Convolution, Layout, up
 from graphflops.kernels.kernel import (
-    DIRECT,
     FLOAT_BYTES,
     IMAGE_RANK,
-    LINE,
-    SCALAR,
     SEQUENCE_RANK,
-    SHARED,
-    TILED,
+    ConvolutionAlgorithm,
     Kernel,
     Pass,
     Rows,
@@ -40,7 +37,6 @@ from graphflops.kernels.kernel import Convolution as Sizes
 from graphflops.kernels.moved import copy_to, pointwise, put_in_order, sum_to
 
 KINDS = {1: "sequence", 3: "volume"}  # by number of axes; images are told apart by their windows
-_SPLIT = ("split", "converted_split", "operands_converted_split")
 STREAMS, FEW = limits("cudnn_9", "convolution", "streams", "few")
 _PART, _MOST_PARTS, _TILE, _GROUP_TILE, _MANY_ROWS, _MANY_FLOAT_ROWS = limits(
     *("cudnn_9", "split", "part", "most_parts", "tile", "group_tile", "many_rows", "many_float_rows")
@@ -50,15 +46,18 @@ _SHARED_KERNELS = frozenset((side, side) for side in _SIDES)
 _LONE_PARTS, _LONE_CHANNELS, _LONE_ROWS = limits("cudnn_9", "depthwise", "parts", "channels", "rows")
 
 
-@lru_cache(maxsize=4096)
-def way(conv: Convolution, phase: str, is_last: bool) -> str:
-    """The way that cuDNN takes for a phase: forward, input_gradient or weight_gradient.
+# converted: all tensors are copied to channels last. operands_converted: the result is written row-major. padded, of an
+# operand that is channels last: channels that tensor cores cannot read. copied: few channels, to be rounded.
+Conversion = Literal["as_it_lies", "converted", "operands_converted", "padded", "copied"]
+# by_entry: one part of the weight's gradient for each batch entry.
+Split = Literal["by_entry", "split", "converted_split", "operands_converted_split"]
+# scalar: no tensor cores. direct, packed, one_by_one: of several groups.
+Way = Union[Conversion, Split, Literal["scalar", "direct", "packed", "one_by_one"]]
 
-    converted: all tensors are copied to channels last. operands_converted: the kernel writes the result row-major. by_entry:
-    one part of the weight's gradient for each batch entry. Names that end in split: sums are split into parts. scalar: no
-    tensor cores. direct, packed, one_by_one: of several groups. is_last: whether the operand is channels last. If it is,
-    channels that tensor cores cannot read are padded; few channels are also copied, to be rounded, or read as they lie.
-    """
+
+@lru_cache(maxsize=4096)
+def way(conv: Convolution, phase: str, is_last: bool) -> Way:
+    """The way that cuDNN takes for a phase: forward, input_gradient or weight_gradient. is_last: of the operand."""
     if conv.is_depthwise or (conv.is_one_position and conv.groups == 1):
         return "as_it_lies"  # no conversion changes the order of elements
     if conv.groups > 1:
@@ -73,7 +72,7 @@ def way(conv: Convolution, phase: str, is_last: bool) -> str:
     else:
         kind = KINDS.get(conv.axes) or ("pointwise" if conv.is_pointwise else "window")
         name = f"{phase}.{kind}"
-    return chosen(library("cudnn_9").choices[name].tree, conv)
+    return cast("Way", chosen(library("cudnn_9").choices[name].tree, conv))
 
 
 def converted(conv: Convolution, phase: str, is_last: bool) -> str:
@@ -113,12 +112,6 @@ def is_weight_ordered(conv: Convolution, phase: str, layout: Layout) -> bool:
     return is_other and not conv.is_pointwise and not conv.is_depthwise
 
 
-def forward_bytes(conv: Convolution, layout: Layout, platform: Platform) -> Dim:
-    """Bytes beside operand, weight and result: PyTorch's copies and the workspace."""
-    gathered = conv.x.like().nbytes if layout.gaps else 0
-    return gathered + workspace(conv, "forward", layout, platform)
-
-
 def backward_bytes(conv: Convolution, layout: Layout, strides: Sequence[Dim], platform: Platform) -> Dim:
     """Bytes beside all gradients. The operand's is computed first, when the weight's is not allocated yet."""
     own = [*gradient_bytes(conv, layout, strides, platform)]
@@ -129,12 +122,8 @@ def backward_bytes(conv: Convolution, layout: Layout, strides: Sequence[Dim], pl
 
 def gradient_bytes(conv: Convolution, layout: Layout, strides: Shape, platform: Platform) -> Sequence[Dim]:
     """Bytes beside each gradient: of operand, weight and bias. strides: those of the result's gradient."""
-    found: list[Dim] = []
-    if conv.wants_x:
-        found.append(workspace(conv, "input_gradient", layout, platform))
-    if conv.wants_weight:
-        gathered = conv.x.like().nbytes if layout.gaps else 0
-        found.append(gathered + workspace(conv, "weight_gradient", layout, platform))
+    wanted = {"input_gradient": conv.wants_x, "weight_gradient": conv.wants_weight}
+    found = [workspace(conv, phase, layout, platform) for phase, is_wanted in wanted.items() if is_wanted]
     if conv.wants_bias:
         axes = [axis for axis in range(conv.out.rank) if axis != 1]
         found.append(reduction_bytes(conv.out.shape, strides, axes, FLOAT_BYTES, platform))
@@ -142,22 +131,23 @@ def gradient_bytes(conv: Convolution, layout: Layout, strides: Shape, platform: 
 
 
 def workspace(conv: Convolution, phase: str, layout: Layout, platform: Platform) -> Dim:
-    """Bytes of converted tensors and of the parts of sums."""
-    ordered = conv.weight.nbytes if is_weight_ordered(conv, phase, layout) else 0
+    """Bytes of PyTorch's copies of operand and weight, of converted tensors, and of the parts of sums."""
+    copied = conv.weight.nbytes if is_weight_ordered(conv, phase, layout) else 0
+    copied += conv.x.like().nbytes if layout.gaps and phase != "input_gradient" else 0
     if conv.is_depthwise:
         # Eight float32 parts for each batch entry, if the kernel has a middle position.
         is_odd = conv.kernel[0] % 2 == 1 and not (conv.is_pointwise and conv.is_strided)
         is_last = phase == "weight_gradient" and layout.operand and conv.is_half
         if not is_last or conv.rows < _LONE_ROWS or not is_odd:
-            return 0
+            return copied
         channels = up(conv.results * conv.groups, _LONE_CHANNELS)
-        return conv.x.shape[0] * (_LONE_PARTS * channels * conv.taps * FLOAT_BYTES)
+        return copied + conv.x.shape[0] * (_LONE_PARTS * channels * conv.taps * FLOAT_BYTES)
     if conv.groups > 1:
-        return ordered + _of_groups(conv, phase, layout.operand, platform)
+        return copied + _of_groups(conv, phase, layout.operand, platform)
     letters = converted(conv, phase, layout.operand)
     is_own = way(conv, phase, layout.operand) == "copied"
     copies = {"x": conv.x.nbytes, "w": conv.weight.nbytes} if is_own else conv.copies()
-    return ordered + sum(copies[letter] for letter in letters) + _parts(conv, phase, layout.operand, platform)
+    return copied + sum(copies[letter] for letter in letters) + _parts(conv, phase, layout.operand, platform)
 
 
 def _parts(conv: Convolution, phase: str, is_last: bool, platform: Platform) -> Dim:
@@ -166,7 +156,7 @@ def _parts(conv: Convolution, phase: str, is_last: bool, platform: Platform) -> 
     if taken == "by_entry":
         return conv.x.shape[0] * conv.float_weight
     has_many = conv.rows >= (_MANY_ROWS if conv.is_half else _MANY_FLOAT_ROWS)
-    if taken not in _SPLIT and not (is_last and phase == "weight_gradient" and has_many):
+    if not taken.endswith("split") and not (is_last and phase == "weight_gradient" and has_many):
         return 0
     if phase != "weight_gradient":
         summed, written = (conv.channels, conv.out) if phase == "forward" else (conv.results, conv.x)
@@ -204,6 +194,8 @@ def _of_groups(conv: Convolution, phase: str, is_last: bool, platform: Platform)
 
 
 _CONVERTED_TILE = 32  # channels and pixels of a tile of the conversion
+# The tensors that a phase reads, and the one that it writes.
+_MOVED = {"forward": ("xw", "o"), "input_gradient": ("ow", "x"), "weight_gradient": ("ox", "w")}
 _TURNED: dict[Pass, Pass] = {"forward": "input_gradient", "input_gradient": "forward"}
 
 
@@ -228,7 +220,7 @@ class Problem(Struct, frozen=True, dict=True):
         return Problem(conv, x, weight, out, layout.operand)
 
     @cached_property
-    def way(self) -> str:
+    def way(self) -> Way:
         return way(self.conv, self.phase, self.is_channels_last)
 
     @property
@@ -246,7 +238,7 @@ class Problem(Struct, frozen=True, dict=True):
         return conv.is_long or (conv.is_single and conv.is_pointwise)
 
     @property
-    def own(self) -> str:
+    def own(self) -> ConvolutionAlgorithm:
         """The cuDNN kernel of a depthwise float16 convolution that PyTorch leaves to cuDNN; else "".
 
         PyTorch does so for these windows of images, for any window of sequences, and for a stride of 1. With larger strides
@@ -257,8 +249,8 @@ class Problem(Struct, frozen=True, dict=True):
         if not (conv.is_depthwise and is_known) or conv.transposed or self.is_channels_last:
             return ""
         if len(self.x.shape) == SEQUENCE_RANK:
-            return LINE if self.phase != "weight_gradient" else ""
-        return SHARED if conv.kernel in _SHARED_KERNELS and wide >= _LEAST_WIDTH else ""
+            return "line" if self.phase != "weight_gradient" else ""
+        return "shared" if conv.kernel in _SHARED_KERNELS and wide >= _LEAST_WIDTH else ""
 
     @property
     def sizes(self) -> Sizes:
@@ -269,7 +261,7 @@ class Problem(Struct, frozen=True, dict=True):
         is_converted = "converted" in self.way or (self.way == "packed" and not self.is_channels_last)
         channels, filters = x.shape[1], out.shape[1]
         is_stem = channels < conv.alignment and (turned == "forward" or self.is_channels_last)
-        if self.is_padded_group:
+        if self.way == "packed":  # the kernel of all groups may have more channels than they have
             channels = filters = conv.packed * conv.groups
         elif conv.groups == 1 and converted(conv, self.phase, self.is_channels_last):
             filters = conv.aligned(filters)
@@ -278,66 +270,66 @@ class Problem(Struct, frozen=True, dict=True):
             *(x.shape[0], channels, filters, x.shape[2:], out.shape[2:], self.weight.shape[2:]),
             groups=conv.groups,
             channels_last=self.is_channels_last or is_converted,
-            is_looped=self.is_each or self.way == "one_by_one",
+            algorithm=self.algorithm,
             phase=turned,
             is_patches=conv.is_patch and not conv.is_pointwise,
+            is_dilated=conv.is_dilated,
         )
 
     @property
-    def is_padded_group(self) -> bool:
-        """Whether groups are packed into one kernel that has more channels than they have."""
-        return self.way == "packed" and self.conv.packed != self.conv.narrow
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors by letter, as in `converted`."""
+        return {"x": self.x, "w": self.weight, "o": self.out}
 
     @property
-    def operands(self) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        """The two tensors that the phase reads, and the tensor that it writes."""
-        x, weight, out = self.x, self.weight, self.out
-        if self.phase == "forward":
-            return (x, weight), out
-        return ((out, weight), x) if self.phase == "input_gradient" else ((out, x), weight)
-
-    @property
-    def variant(self) -> str:
-        """The variant of a kernel without tensor cores; "" if the kernel may use them."""
+    def algorithm(self) -> ConvolutionAlgorithm:
+        """The algorithm of the kernel; "" if it may use tensor cores for all groups."""
         conv, is_plain = self.conv, self.way == "as_it_lies" and self.phase == "forward"
         is_product = conv.is_pointwise or conv.is_one_position
         if self.own:
             return self.own
         if is_plain and not (conv.is_depthwise or is_product or conv.is_single or self.is_channels_last):
-            return TILED  # few row-major channels in half precision
-        return SCALAR if self.way == SCALAR else DIRECT if self.is_each else ""
+            return "tiled"  # few row-major channels in half precision
+        if self.way == "scalar" or self.way == "one_by_one":
+            return self.way
+        return "" if not self.is_each else "long" if conv.is_long else "direct"
+
+    @property
+    def launches(self) -> int:
+        """Kernels that the CPU launches; groups that run one by one also convert operand, result, and maybe the weight."""
+        conv = self.conv
+        if self.way == "one_by_one" and not (conv.is_pointwise and conv.is_single):
+            return conv.groups * (3 if conv.is_pointwise or self.is_channels_last else 4)
+        return conv.groups if self.is_each or self.way == "one_by_one" else 1
 
     def kernels(self, flops: int) -> list[Kernel]:
         """The kernels of the phase: conversions before and after one kernel, or only one kernel for each group."""
-        reads, writes = self.operands
-        moved = (sum(tensor.full_bytes for tensor in reads), writes.full_bytes)
-        kernel = Kernel("convolution", self.x.dtype, flops, 0, *moved, self.sizes, variant=self.variant)
+        reads, writes = _MOVED[self.phase]
+        moved = (sum(self.tensors[each].full_bytes for each in reads), self.tensors[writes].full_bytes)
+        kernel = Kernel("convolution", self.x.dtype, flops, 0, *moved, self.sizes, launches=self.launches)
         if self.way in ("one_by_one", "direct"):
             return [kernel]
-        return [*self.converted(*reads), kernel, *self.converted(writes)]
+        return [*self.converted(reads), kernel, *self.converted(writes)]
 
-    def converted(self, *tensors: Tensor) -> list[Kernel]:
+    def converted(self, letters: str) -> list[Kernel]:
         """The kernels that convert these tensors to channels last or back; tensor cores may need padded channels."""
-        conv, is_last = self.conv, self.is_channels_last
-        letters = converted(conv, self.phase, is_last)
-        wanted = {"x": self.x, "w": self.weight, "o": self.out}
-        is_weight_last = has_channels_last(self.weight.shape, self.weight.strides)
-        layout = Layout(operand=is_last, weight=is_weight_last)
-        is_ordered = self.weight in tensors and is_weight_ordered(conv, self.phase, layout)
-        ordered = put_in_order(self.weight, is_last=is_last) if is_ordered and "w" not in letters else []
-        found = [tensor for tensor in tensors if any(tensor is wanted[letter] for letter in letters)]
-        return ordered + [kernel for tensor in found for kernel in self.conversion(tensor)]
+        wanted, is_last = converted(self.conv, self.phase, self.is_channels_last), self.is_channels_last
+        layout = Layout(is_last, weight=has_channels_last(self.weight.shape, self.weight.strides))
+        is_ordered = "w" in letters and "w" not in wanted and is_weight_ordered(self.conv, self.phase, layout)
+        ordered = put_in_order(self.weight, is_last=is_last) if is_ordered else []
+        return ordered + [each for letter in letters if letter in wanted for each in self.conversion(letter)]
 
-    def conversion(self, tensor: Tensor) -> list[Kernel]:
+    def conversion(self, letter: str) -> list[Kernel]:
         """The kernels that convert one tensor, or convert it back; zeros are written first if channels are padded."""
-        conv, channels = self.conv, tensor.shape[1]
+        conv, tensor = self.conv, self.tensors[letter]
+        channels = tensor.shape[1]
         if self.way == "copied":  # a copy in the same order, to be rounded
             return [copy_to(tensor, tensor)]
-        is_weight, is_grouped = tensor is self.weight, conv.groups > 1
-        padded = channels if tensor is self.out else conv.aligned(channels)
+        is_weight, is_grouped = letter == "w", conv.groups > 1
+        padded = channels if letter == "o" else conv.aligned(channels)
         if is_grouped:
-            own = {id(self.x): (conv.packed, conv.channels), id(self.out): (conv.packed, conv.results)}
-            padded, channels = own.get(id(tensor), (conv.packed**2, conv.weight_elements))
+            padded = conv.packed**2 if is_weight else conv.packed
+            channels = {"x": conv.channels, "w": conv.weight_elements, "o": conv.results}[letter]
         written = tensor.full_bytes * padded // max(channels, 1)
         zeros = [Kernel("elementwise", tensor.dtype, written_bytes=written)] if padded > channels else []
         is_generic = (is_weight or self.is_channels_last) if is_grouped else tensor.shape[0] % conv.alignment

@@ -25,6 +25,7 @@ _FEW, _COPIED = limits("aten_2", "gather", "few", "block")
 _AT_ONCE, _PART = limits("aten_2", "embedding", "at_once", "part")
 _ONE_BLOCK, _DEVIATIONS, _NARROW = limits("aten_2", "index", "one_block", "deviations", "narrow")
 _WARP = 32  # threads
+_OF_WARP = 128  # elements of an entry that a warp adds
 _START = 3.3  # the time that a block takes to start, in warps
 _ROWS = frozenset({"embedding", "index_select"})  # they take rows of a table
 _ELEMENTS, _EACH = "elements", "gather"  # variants: `index` by elements, and rows of a table by elements
@@ -118,7 +119,8 @@ def added_sorted(call: ConcreteCall, table: Tensor, out: Tensor) -> list[Kernel]
         most = int(repeats + _DEVIATIONS * repeats**0.5)  # of one row
         most = most if columns > _WARP else most // _NARROW
         written = min(size, table.full_bytes)
-        return [order, replace(added, sizes=Rows(1, most), written_bytes=written, variant="repeated")]
+        warps = count * -(-columns // _OF_WARP)
+        return [order, replace(added, sizes=Rows(warps, most), written_bytes=written, variant="repeated")]
     if rows <= _AT_ONCE:
         converted = [copy(table)] if table.bits < 32 else []  # the sums are in float32
         return [order, replace(added, sizes=Rows(count, int(repeats)), variant="at_once"), *converted]

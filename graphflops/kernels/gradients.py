@@ -8,9 +8,8 @@ forward's operands, and an operand that is missing has the type of its gradient.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from math import prod
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -18,16 +17,17 @@ from graphflops.execution.composed_gradients import gradient_calls
 from graphflops.graph import Ref
 from graphflops.kernels import attention, cudnn, images, matrices, moved, products, rowwise
 from graphflops.kernels.beside import is_converted_before
-from graphflops.kernels.call import ConcreteCall, Tensor, Work
+from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.gathered import added_sorted, rows_taken
 from graphflops.kernels.gradient_formulas import GradientKernels, axes_of, gradient_kernels
 from graphflops.kernels.kernel import Family, Kernel, Rows
 from graphflops.kernels.lower import forward_kernels, kernels_inside
 from graphflops.ops.operator import Op, by_name, operator, orders
-from graphflops.passes.program import Backward
+from graphflops.passes.program import Backward, PricedCall
 from graphflops.rules.formula import REDUCING, SCANNING
 from graphflops.rules.work import work_of_launch
+from graphflops.tensor import TensorType
 
 _KINDS = frozenset({"attention", "gather", "loss", "normalisation", "pooling", "resampling", "softmax"})
 _OUTGOING = ("grad_output", "grad_out", "grad")  # names of the gradient of the forward's result
@@ -45,76 +45,48 @@ def forward_of(found: Op) -> Op | None:
     return forward if forward.kind in _KINDS and forward.parameters else None
 
 
-class ForwardCall(ConcreteCall):
-    """The forward call whose gradients a call computes."""
+def _as_forward(call: ConcreteCall, forward: Op) -> ConcreteCall:
+    """The forward call whose gradients a call computes. Its result is the gradient that comes in.
 
-    def __init__(self, call: ConcreteCall, forward: Op) -> None:
-        super().__init__(*(call.call, call.values, call.strides, call.sizes, None, call.attention_kernel))
-        self.given, self.forward = call, forward
-
-    @property
-    def operator(self) -> Op:
-        return self.forward
-
-    @cached_property
-    def schema(self) -> tuple[str, ...]:
-        """The names of the forward's arguments in torch's schema."""
-        return orders(self.forward.spelling)[0]
-
-    @cached_property
-    def arguments(self) -> dict[str, Any]:
-        """Arguments by canonical name; those that have none by their own."""
-        canonical = dict(zip(self.schema, self.forward.parameters, strict=False))
-        return {canonical.get(name, name): value for name, value in self.own.items()}
-
-    @cached_property
-    def tensors(self) -> dict[str, Tensor]:
-        """The forward's tensors by canonical name; one that the gradient does not read has its gradient's type."""
-        made = self.given.results
-        wanted = next((self.own[name] for name in _WANTED if name in self.own), (True,) * len(made))
-        found: dict[str, Tensor] = {}
-        turn = 0  # place among the operands that may have a gradient
-        for raw, name in zip(self.schema, self.forward.parameters, strict=False):
-            argument = self.own.get(raw)
-            tensor = self.named(argument.name) if isinstance(argument, Ref) else None
-            if raw not in self.own and turn == 0 and made:
-                tensor = made[0]
-            if tensor is not None:
-                found[name] = replace(tensor, requires_grad=turn < len(wanted) and bool(wanted[turn]))
-            turn += tensor is not None or raw not in self.own
-        return found
-
-    def operand(self, *names: str) -> Tensor | None:
-        return next((self.tensors[name] for name in names if name in self.tensors), None)
-
-    @cached_property
-    def operands(self) -> tuple[Tensor, ...]:
-        """The forward's tensors, in order."""
-        return tuple(self.tensors.values())
-
-    @cached_property
-    def results(self) -> tuple[Tensor, ...]:
-        """The forward's result, with the type of its gradient."""
-        given = next((self.own[name] for name in _OUTGOING if name in self.own), None)
-        out = self.named(given.name) if isinstance(given, Ref) else None
-        return () if out is None else (out,)
-
-    @cached_property
-    def gradient(self) -> Backward:
-        """What the call computes, as the backward of the forward call."""
-        places = [place for place, tensor in enumerate(self.operands) if tensor.requires_grad]
-        return Backward(self.call.estimate, tuple([(place, True) for place in places]))
-
-    @property
-    def backward_cost(self) -> Work:
-        """The work and traffic of the call."""
-        return self.cost
+    Its first operand has the type of its gradient if the call does not read it.
+    """
+    given, own, names = call.call, call.own, orders(forward.spelling)[0][: len(forward.parameters)]
+    values = {name: call.values.get(name) for name in given.uses}
+    pairs = zip(given.estimate.out, given.node.outputs, strict=False)
+    made = [(x, name or "") for x, name in pairs if isinstance(x, TensorType)]
+    if names[0] not in own and made:
+        own, values[made[0][1]] = {**own, names[0]: Ref(made[0][1])}, made[0][0]
+    wanted = next((own[name] for name in _WANTED if name in own), (True,) * len(made))
+    uses, wanting, turn = (
+        list[str](),
+        list[int](),
+        0,
+    )  # turn: the place among operands that may have a gradient
+    for name in names:
+        ref = own.get(name)
+        x = values.get(ref.name) if isinstance(ref, Ref) else None
+        if isinstance(ref, Ref) and isinstance(x, TensorType):
+            is_wanted = turn < len(wanted) and bool(wanted[turn])
+            values[ref.name] = replace(x, requires_grad=is_wanted)
+            wanting += [len(uses)] * is_wanted
+            uses.append(ref.name)
+        turn += isinstance(x, TensorType) or name not in own
+    incoming = next((ref.name for name in _OUTGOING if isinstance(ref := own.get(name), Ref)), "")
+    rest = tuple([(name, value) for name, value in own.items() if name != names[0]])
+    node = replace(
+        given.node, op=forward.spelling, args=(own.get(names[0]),), kwargs=rest, outputs=(incoming,)
+    )
+    writes = tuple([x for x, _ in made]) if given.estimate.writes is None else given.estimate.writes
+    estimate = replace(given.estimate, out=(values.get(incoming),), writes=writes)
+    gradient = Backward(given.estimate, tuple([(place, True) for place in wanting]))
+    priced = PricedCall(node, tuple(uses), estimate, gradient, given.row)
+    return ConcreteCall(priced, values, call.strides, call.sizes, None, call.attention_kernel)
 
 
 def call_kernels(call: ConcreteCall) -> list[Kernel]:
     """The kernels of a call, in order; an operator that computes gradients launches those of its forward's backward."""
     forward = forward_of(call.operator)
-    return forward_kernels(call) if forward is None else backward_kernels(ForwardCall(call, forward))
+    return forward_kernels(call) if forward is None else backward_kernels(_as_forward(call, forward))
 
 
 def backward_kernels(call: ConcreteCall) -> list[Kernel]:

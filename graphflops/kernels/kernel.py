@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import Literal, Union
 
 from msgspec import Struct
 
-from graphflops.kernels.choices import all_constants
 from graphflops.tensor import DTYPES
 
 # copy: layout conversions, casts and concatenations. transfer: copies from and to the host's memory. other: anything
@@ -37,15 +35,19 @@ Family = Literal[
 ]
 # flash is torch's own kernel, flash3 that of the package flash-attn 3, for Hopper.
 AttentionKernel = Literal["flash", "flash3", "efficient", "cudnn", "math"]
-GROUPED = "grouped"  # variant of a product that multiplies each row by one of several matrices
-COLUMN = "column"  # variant of products of matrices by one column each
-# Variants of float32 products with a bias: few blocks for a long sum; the same with its parts added up; all others.
-LONG, PARTS, WHOLE = "long", "long_in_parts", "tn"
-DIRECT = "direct"  # variant of a convolution without matrix units that converts no layouts
-SCALAR = "scalar"  # variant of a pointwise convolution without matrix units
-TILED = "tiled"  # variant of a convolution without matrix units that is a product in tiles
-LINE = "line"  # variant of cuDNN's depthwise convolutions of sequences
-SHARED = "shared"  # variant of cuDNN's depthwise convolutions whose tiles are in shared memory
+# grouped: each row is multiplied by one of several matrices. column: matrices by one column each. Of float32 with a bias:
+# long, few blocks for a long sum; long_in_parts, whose parts are added up; tn, all others. int8, int8_across: kernels of
+# older GPUs, by the layout of the weight. scaled_rows: each row has a scale of its own.
+ProductAlgorithm = Literal[
+    "", "grouped", "column", "long", "long_in_parts", "tn", "int8", "int8_across", "scaled_rows"
+]
+# one_by_one: each group is a kernel of its own; direct, long: one without matrix units, long for long windows of sequences.
+# Other kernels without matrix units: scalar, a pointwise one; tiled, a product in tiles; line, cuDNN's depthwise one of
+# sequences; shared, that of images whose tiles are in shared memory.
+ConvolutionAlgorithm = Literal["", "one_by_one", "direct", "long", "scalar", "tiled", "line", "shared"]
+# masked: a tensor is added to the scores; row: one row for all queries; uneven: its rows are not aligned. dropout: weights
+# are dropped at random.
+Masking = Literal["", "masked", "row", "uneven", "dropout", "masked_dropout"]
 # Bits of half precision and float32 elements; bytes of a float32 and of an index; ranks of sequences and of images.
 HALF, SINGLE, FLOAT_BYTES, INDEX_BYTES, SEQUENCE_RANK, IMAGE_RANK = 16, 32, 4, 8, 3, 4
 Pass = Literal["forward", "input_gradient", "weight_gradient", "backward"]
@@ -62,6 +64,7 @@ class Product(Struct, frozen=True):
     # Whether k is the contiguous axis of a and b: "tn" for `linear`, whose weight is n x k; "nn" for two row-major
     # matrices; "nt" for the gradient of a weight.
     layout: Layout = "tn"
+    algorithm: ProductAlgorithm = ""  # "" if the other sizes decide it
 
 
 class Attention(Struct, frozen=True):
@@ -76,6 +79,7 @@ class Attention(Struct, frozen=True):
     computed: float = 1.0  # fraction of all pairs that it computes; 1 without a mask that skips tiles
     kernel: AttentionKernel = "flash"
     phase: Pass = "forward"
+    masking: Masking = ""
 
 
 class Convolution(Struct, frozen=True):
@@ -89,9 +93,10 @@ class Convolution(Struct, frozen=True):
     filter: tuple[int, ...]
     groups: int = 1
     channels_last: bool = False
-    is_looped: bool = False  # each group is a kernel of its own
+    algorithm: ConvolutionAlgorithm = ""  # "" for one kernel on matrix units
     phase: Pass = "forward"
     is_patches: bool = False  # windows of several positions that neither overlap nor reach into padding
+    is_dilated: bool = False  # the positions of a window lie apart
 
 
 class Rows(Struct, frozen=True):
@@ -148,7 +153,14 @@ class Windows(Struct, frozen=True):
     positions: float
 
 
-Sizes = Union[Product, Attention, Convolution, Rows, Recurrence, Exchange, Chunks, Strided, Windows]
+class Transfer(Struct, frozen=True):
+    """A copy from or to the host's memory. is_pinned: whether the bus reads and writes that memory itself."""
+
+    to_host: bool
+    is_pinned: bool = False
+
+
+Sizes = Union[Product, Attention, Convolution, Rows, Recurrence, Exchange, Chunks, Strided, Windows, Transfer]
 
 
 class Kernel(Struct, frozen=True):
@@ -161,10 +173,10 @@ class Kernel(Struct, frozen=True):
     read_bytes: int = 0
     written_bytes: int = 0
     sizes: Sizes | None = None
-    # Tells kernels of a family apart: "strided" for an elementwise kernel that computes an address for each element,
-    # "outer" for rows that are not contiguous, "masked" for an attention that adds a tensor to its scores, "uneven" if the
-    # rows of that tensor are not aligned, "fused" for a kernel that torch.compile generated, else the operator's name.
+    # The kernel's name among those of its family that their sizes do not tell apart: the function of a library, "strided" if
+    # it computes an address for each element, "outer" if rows are not contiguous, "fused" if torch.compile generated it.
     variant: str = ""
+    launches: int = 1  # how many kernels the CPU launches for it: those of each group, or of each matrix
     # Whether the same kernel runs repeatedly, as in a benchmark, so that each launch starts while the one before ends.
     # Among other kernels a product takes about a tenth longer.
     is_alone: bool = False
@@ -173,20 +185,6 @@ class Kernel(Struct, frozen=True):
     def is_launched(self) -> bool:
         """False for a matrix product, convolution or attention whose result is empty."""
         return self.written_bytes > 0 or not isinstance(self.sizes, (Product, Convolution, Attention))
-
-    @property
-    def launches(self) -> int:
-        """How many kernels the CPU launches: one, or for each group a kernel and its conversions."""
-        sizes = self.sizes
-        if self.family == "decomposition" and isinstance(sizes, Rows):  # for all matrices, or for each
-            of_all = all_constants("aten_2", "launches.decomposition").get(self.variant, 1)
-            return int(of_all + all_constants("aten_2", "launches.matrix").get(self.variant, 0) * sizes.rows)
-        if not isinstance(sizes, Convolution) or not sizes.is_looped:
-            return 1
-        is_pointwise = prod(sizes.filter) == 1
-        if self.variant == DIRECT or (is_pointwise and self.dtype == "float32"):
-            return sizes.groups
-        return sizes.groups * (3 if is_pointwise or sizes.channels_last else 4)
 
 
 def bytes_of(dtype: str) -> float:

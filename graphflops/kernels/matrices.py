@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from math import prod
 
-from msgspec.structs import replace
-
-from graphflops.kernels.call import ConcreteCall
+from graphflops.kernels.call import ConcreteCall, Tensor
+from graphflops.kernels.choices import all_constants
 from graphflops.kernels.kernel import Kernel, Product, Rows
 from graphflops.kernels.products import Problem
 
@@ -41,6 +40,11 @@ _GRADIENTS = {
     "eigh": (3, 0, 7),
     "svd": (4, 0, 14),
 }
+# Kernels that the CPU launches for all matrices, and for each, by way.
+_OF_ALL, _OF_EACH = (
+    all_constants("aten_2", "launches.decomposition"),
+    all_constants("aten_2", "launches.matrix"),
+)
 _MATRIX_RANK = 2
 
 
@@ -50,8 +54,7 @@ def decomposition(call: ConcreteCall) -> list[Kernel]:
     if not way:
         return []
     x = call.operands[0]
-    rows = Rows(prod(x.shape[:-2]), min(x.shape[-2:]))
-    return [Kernel("decomposition", x.dtype, 0, call.cost.arithmetic, *call.cost.moved, rows, variant=way)]
+    return [_decomposed(way, x, call.cost.arithmetic, *call.cost.moved)]
 
 
 def decomposition_gradient(call: ConcreteCall) -> list[Kernel]:
@@ -61,11 +64,17 @@ def decomposition_gradient(call: ConcreteCall) -> list[Kernel]:
     if counts is None:
         return []
     x, (products, solutions, copies) = call.operands[0], counts
-    batch, n, nbytes = prod(x.shape[:-2]), min(x.shape[-2:]), x.numel * x.bits // 8
+    batch, n, nbytes = prod(x.shape[:-2]), min(x.shape[-2:]), x.full_bytes
     product = Problem(Product(n, n, n, batch, "nn"), x.dtype, x.bits).kernel()
     copy = Kernel("copy", x.dtype, 0, 0, nbytes, nbytes, variant="strided")
-    solution = replace(copy, family="decomposition", sizes=Rows(batch, n), variant="triangular")
+    solution = _decomposed("triangular", x, 0, nbytes, nbytes)
     return [product] * products + [solution] * solutions + [copy] * copies
+
+
+def _decomposed(way: str, x: Tensor, work: int, read: int, written: int) -> Kernel:
+    rows = Rows(prod(x.shape[:-2]), min(x.shape[-2:]))
+    launches = int(_OF_ALL.get(way, 1) + _OF_EACH.get(way, 0) * rows.rows)
+    return Kernel("decomposition", x.dtype, 0, work, read, written, rows, way, launches)
 
 
 def _way(call: ConcreteCall) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from msgspec.structs import replace
 
@@ -29,6 +29,7 @@ from graphflops.kernels.kernel import (
     Kernel,
     Rows,
     Strided,
+    Transfer,
     Windows,
 )
 from graphflops.passes.program import PricedCall
@@ -53,16 +54,17 @@ def on_operand(lower: OnOperand) -> Lowering:
     return lowered
 
 
-def elementwise(tensor: Tensor, read: int, written: int, work: int = 0, *, variant: str = "") -> Kernel:
-    """A pointwise kernel on a tensor's element type."""
-    return Kernel("elementwise", tensor.dtype, 0, work, read, written, variant=variant)
+def elementwise(
+    tensor: Tensor, read: int, written: int, work: int = 0, sizes: Strided | None = None
+) -> Kernel:
+    """A pointwise kernel on a tensor's element type. sizes: if it computes an address for each element."""
+    variant = "" if sizes is None else "strided"
+    return Kernel("elementwise", tensor.dtype, 0, work, read, written, sizes, variant)
 
 
 def pointwise(out: Tensor, operands: Sequence[Tensor], read: int, written: int, work: int = 0) -> Kernel:
     """A pointwise kernel on tensors that may be broadcast or have different layouts."""
-    sizes = strided(out, operands)
-    variant = "" if sizes is None else "strided"
-    return replace(elementwise(out, read, written, work, variant=variant), sizes=sizes)
+    return elementwise(out, read, written, work, strided(out, operands))
 
 
 def copy(tensor: Tensor, bits: int | None = None) -> Kernel:
@@ -122,8 +124,7 @@ def reduction(tensor: Tensor, results: int, *, is_inner: bool = True, bits: int 
 
 def spread(x: Tensor, out: Tensor) -> Kernel:
     """The gradient of a mean: the result's gradient, divided and broadcast."""
-    repeats = elementwise(x, out.full_bytes, x.full_bytes, x.numel, variant="strided")
-    return replace(repeats, sizes=Strided(x.numel, 2, 2))
+    return elementwise(x, out.full_bytes, x.full_bytes, x.numel, Strided(x.numel, 2, 2))
 
 
 def is_last(x: Tensor) -> bool:
@@ -341,37 +342,27 @@ def collective(call: ConcreteCall, *, is_backward: bool = False) -> list[Kernel]
     return [*map(copy, tensors if is_copied else ()), exchange]
 
 
-TO_HOST = "to_host"
-PINNED = ".pinned"  # appended to the direction
+class HostCopy(Record, frozen=True):
+    """A copy between the memories of host and device, as a recorded step makes it."""
 
-
-class Transfer(Record, frozen=True):
-    """The direction of a copy, and the kind of the host's memory."""
-
-    variant: str  # `to_host`, `to_device.pinned`
-    is_async: bool = False  # whether it is `non_blocking`, as copies back of `save_on_cpu` are
-    is_aside: bool = False  # whether the step made a stream for it
-
-    @property
-    def waits(self) -> bool:
-        """Whether the CPU waits for it: it must if the host's memory is not pinned."""
-        return not (self.is_async and self.variant.endswith(PINNED))
-
-    @property
-    def is_beside(self) -> bool:
-        return self.is_aside and not self.waits
+    sizes: Transfer
+    # The CPU waits for it, as it must if the host's memory is not pinned. Otherwise it is in a stream that the step made,
+    # beside the kernels, or queued among them.
+    order: Literal["waits", "beside", "queued"]
 
     def kernel(self, value: TensorType) -> Kernel:
         size = cast("int", value.like().nbytes)  # recorded steps have no open sizes
-        return Kernel("transfer", value.dtype.name, 0, 0, size, size, variant=self.variant)
+        return Kernel("transfer", value.dtype.name, 0, 0, size, size, self.sizes)
 
 
-def transfer(call: PricedCall, kinds: Mapping[str, StorageKind], aside: frozenset[str]) -> Transfer | None:
+def host_copy(call: PricedCall, kinds: Mapping[str, StorageKind], aside: frozenset[str]) -> HostCopy | None:
     """What a recorded call copies between host and device. kinds: of host memory, by value. aside: made in own streams."""
     at = call.node.operator.word == "copy_"  # its first operand is what it writes to
     given, made = call.uses[at : at + 1], call.node.outputs[:1]
     if not given or not any(made) or (given[0] in kinds) == (made[0] in kinds):
         return None
-    direction, name = (TO_HOST, made[0]) if made[0] in kinds else ("to_device", given[0])
-    is_async = call.node.arguments().get("non_blocking") is True
-    return Transfer(direction + (PINNED if kinds[name or ""] == "pinned" else ""), is_async, made[0] in aside)
+    to_host = made[0] in kinds
+    is_pinned = kinds[(made[0] if to_host else given[0]) or ""] == "pinned"
+    waits = not (is_pinned and call.node.arguments().get("non_blocking") is True)
+    order: Any = "waits" if waits else "beside" if made[0] in aside else "queued"
+    return HostCopy(Transfer(to_host, is_pinned), order)

@@ -24,15 +24,12 @@ from graphflops.kernels.call import ConcreteCall, Tensor, Work
 from graphflops.kernels.choices import limits
 from graphflops.kernels.convolution import known, up
 from graphflops.kernels.kernel import (
-    GROUPED,
-    LONG,
-    PARTS,
     SEQUENCE_RANK,
-    WHOLE,
     Kernel,
     Layout,
     Pass,
     Product,
+    ProductAlgorithm,
     Recurrence,
 )
 from graphflops.kernels.moved import copied, copy, elementwise, on_operand, pointwise, reduction
@@ -58,8 +55,7 @@ class Problem(Record, frozen=True):
         flops, added = 2 * batch * m * n * k, with_bias * m * n
         read = ((m * k + k * n) * batch + with_bias * n) * self.bits // 8
         written = batch * m * n * self.bits // 8
-        way = _way(self.sizes) if with_bias and self.dtype == "float32" else ""
-        return Kernel("matmul", self.dtype, flops, added, read, written, self.sizes, way)
+        return Kernel("matmul", self.dtype, flops, added, read, written, self.sizes)
 
     @property
     def for_a(self) -> Problem:
@@ -73,15 +69,6 @@ class Problem(Record, frozen=True):
         """The product that computes the gradient of the second operand: a^T x grad."""
         was = self.sizes
         return replace(self, sizes=replace(was, m=was.n, n=was.k, k=was.m, layout="nt"))
-
-
-def _way(sizes: Product) -> str:
-    """How cuBLASLt computes a float32 product with a bias, by its number of tiles and the length of its sums."""
-    if sizes.layout != "tn" or sizes.batch > 1 or sizes.m <= _FEW_ROWS or sizes.n == 1:
-        return ""
-    if -(-sizes.m // _TILE) * -(-sizes.n // _TILE) <= _FEW_TILES:
-        return PARTS if sizes.k >= _DEEP else LONG
-    return LONG if sizes.m * sizes.n < min(_RESULTS * sizes.k, _MOST_RESULTS) else WHOLE
 
 
 def product(call: ConcreteCall) -> list[Kernel]:
@@ -102,15 +89,28 @@ def product(call: ConcreteCall) -> list[Kernel]:
     if bias is not None and out is not None and bias.rank > 1:  # the result starts as a copy of the bias
         kernels.append(elementwise(out, bias.nbytes, out.full_bytes))
         bias = None
-    kernel = problem.kernel(with_bias=bias is not None)
+    algorithm = _algorithm(call, problem, with_bias=bias is not None)
+    sizes = replace(problem.sizes, algorithm=algorithm)
+    kernel = replace(problem, sizes=sizes).kernel(with_bias=bias is not None)
     operands = [call.operand("a"), call.operand("b", "weight")]
     if problem.dtype == "int8" or len({x.bits for x in operands if x is not None}) > 1:  # mixed widths
         kernel = replace(kernel, read_bytes=call.cost.read_bytes, written_bytes=call.cost.written_bytes)
-    if call.operator.word == "_int_mm":  # kernels of older GPUs, where libraries lay out the weight
-        kernel = replace(kernel, variant="int8" if problem.sizes.layout == "tn" else "int8_across")
-    if call.operator.name == "scaled_mm" and any(x.numel > 1 for x in call.operands[2:4]):
-        kernel = replace(kernel, variant="scaled_rows")
     return [*kernels, kernel]
+
+
+def _algorithm(call: ConcreteCall, problem: Problem, *, with_bias: bool) -> ProductAlgorithm:
+    """How a product is computed; cuBLASLt chooses for float32 with a bias, by the number of tiles and the length of sums."""
+    sizes = problem.sizes
+    if call.operator.word == "_int_mm":
+        return "int8" if sizes.layout == "tn" else "int8_across"
+    if call.operator.name == "scaled_mm" and any(x.numel > 1 for x in call.operands[2:4]):
+        return "scaled_rows"
+    is_chosen = with_bias and problem.dtype == "float32" and sizes.layout == "tn" and sizes.batch == 1
+    if not is_chosen or sizes.m <= _FEW_ROWS or sizes.n == 1:
+        return ""
+    if -(-sizes.m // _TILE) * -(-sizes.n // _TILE) <= _FEW_TILES:
+        return "long_in_parts" if sizes.k >= _DEEP else "long"
+    return "long" if sizes.m * sizes.n < min(_RESULTS * sizes.k, _MOST_RESULTS) else "tn"
 
 
 def _of_groups(call: ConcreteCall, problem: Problem) -> list[Kernel]:
@@ -121,11 +121,12 @@ def _of_groups(call: ConcreteCall, problem: Problem) -> list[Kernel]:
     weight = max(call.operands, key=lambda operand: operand.rank)
     groups, rows = max(weight.shape[0], 1), problem.sizes.m
     sizes = replace(problem.sizes, m=-(-rows // groups), batch=groups)
-    kernel = Kernel("matmul", problem.dtype, call.cost.matrix_flops, 0, *call.cost.moved, sizes)
+    read, written = call.cost.moved
     if call.operands[0].rank == _MATRIX_RANK < weight.rank:
         unread = min(rows, groups) - groups * (1 - (1 - 1 / groups) ** rows)
-        read = kernel.read_bytes - int(unread * weight.full_bytes / groups)
-        kernel = replace(kernel, read_bytes=read, variant=GROUPED)
+        read -= int(unread * weight.full_bytes / groups)
+        sizes = replace(sizes, algorithm="grouped")
+    kernel = Kernel("matmul", problem.dtype, call.cost.matrix_flops, 0, read, written, sizes)
     return [Kernel("elementwise", "int64"), kernel]
 
 

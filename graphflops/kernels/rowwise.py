@@ -98,8 +98,7 @@ def _moments(call: ConcreteCall, x: Tensor, read: int) -> Kernel:
 
 def _with_factors(x: Tensor, read: int, work: int, factors: int) -> Kernel:
     """A pointwise kernel with `factors` factors for each channel."""
-    kernel = elementwise(x, read, x.full_bytes, work * x.numel, variant="strided")
-    return replace(kernel, sizes=Strided(x.numel, 2, 2 + factors))
+    return elementwise(x, read, x.full_bytes, work * x.numel, Strided(x.numel, 2, 2 + factors))
 
 
 def _weight_gradient(call: ConcreteCall, x: Tensor, name: str) -> list[Kernel]:

@@ -31,11 +31,10 @@ _SHAPE = "8x400Gbit (network links of a node x rate of each), or 4:4x200Gbit for
 
 
 class Network(msgspec.Struct, frozen=True):
-    """Nodes of devices of one profile. is_given: whether the user named the links between nodes."""
+    """Nodes of devices of one profile."""
 
     device: Device
     node: Node
-    is_given: bool = False
 
     @property
     def rate(self) -> float:
@@ -74,8 +73,8 @@ def network_of(profile: Device, text: str | None = None) -> Network:
         raise OptionError(f"--network {shown(text)}: write {_SHAPE}")
     devices, links, rate, unit = found.groups()
     bandwidth = float(rate) * _BITS[unit.lower()] / 8
-    given = replace(node, devices=int(devices or node.devices), links=int(links), bandwidth=bandwidth)
-    return Network(profile, given, is_given=True)
+    count = int(devices or node.devices)
+    return Network(profile, replace(node, devices=count, links=int(links), bandwidth=bandwidth))
 
 
 @cache

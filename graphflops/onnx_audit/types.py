@@ -10,7 +10,6 @@ import mmap
 import os
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 from graphflops.dims import Expr
 from graphflops.errors import shown
@@ -206,37 +205,24 @@ def layout_ping_pong(model: Model) -> Iterator[Observation]:
             yield Observation(text, first, 0, moved, model.graded(0, moved), tuple(edits))
 
 
-_GRAPH, _INITIALIZER = 7, 5
-_NAME, _DATA = 8, (4, 5, 7, 9, 10, 11)
-
-
-def digests(path: Path | str, smallest: int) -> dict[str, str]:
-    """Digests of initializers' data by name; {} for a file that is not a binary ModelProto.
+def _digests(model: Model, smallest: int) -> dict[str, str]:
+    """Digests of initializers' data by name.
 
     Only data of at least `smallest` bytes, and of a length that occurs more than once, is read.
     """
-    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        data = memoryview(mapped)
-        try:
-            found: list[tuple[str, int, int]] = []
-            for number, at, end, _ in onnx_proto.fields(data, 0, len(data)):
-                for inner, start, stop, _ in onnx_proto.fields(data, at, end) if number == _GRAPH else ():
-                    if inner != _INITIALIZER:
-                        continue
-                    parts = {field: (a, b) for field, a, b, _ in onnx_proto.fields(data, start, stop)}
-                    name, held = parts.get(_NAME), [parts[field] for field in _DATA if field in parts]
-                    if name is not None and len(held) == 1 and held[0][1] - held[0][0] >= smallest:
-                        found.append((bytes(data[slice(*name)]).decode(errors="replace"), *held[0]))
-            lengths = Counter(end - at for _, at, end in found)
-            return {
-                name: hashlib.blake2b(data[at:end], digest_size=16).hexdigest()
-                for name, at, end in found
-                if lengths[end - at] > 1
-            }
-        except (IndexError, ValueError):
-            return {}
-        finally:
-            data.release()
+    every = [(tensor.name, onnx_proto.dropped(tensor)) for tensor in model.proto.graph.initializer]
+    found = [(name, one[0]) for name, one in every if len(one) == 1 and one[0].length >= smallest]
+    lengths = Counter(place.length for _, place in found)
+    with (
+        model.path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+        memoryview(mapped) as data,
+    ):
+        return {
+            name: hashlib.blake2b(data[begin : begin + length], digest_size=16).hexdigest()
+            for name, (_, length, begin) in found
+            if lengths[length] > 1
+        }
 
 
 _LARGEST_PROTOBUF = 2**31 - 1
@@ -253,7 +239,7 @@ def stored_twice(model: Model) -> Iterator[Observation]:
     """
     twins: dict[tuple[str, str, str], list[str]] = {}
     known = {entry.target: entry.name for entry in model.view.stored.values()}
-    for name, digest in digests(model.path, _SMALLEST_TWIN).items():
+    for name, digest in _digests(model, _SMALLEST_TWIN).items():
         typed = model.typed(known.get(name, name))
         if typed is not None:
             twins.setdefault((digest, str(typed.dtype), str(typed.nbytes)), []).append(name)

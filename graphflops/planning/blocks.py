@@ -98,7 +98,6 @@ class Recompute(Record, frozen=True):
     name: str  # `none`, `full`, or `cut N %`, where N is the recomputed share of the layer's forward
     kept: int  # bytes
     done: Tally = NOTHING  # the recomputed work
-    again: frozenset[str] = frozenset()  # the recomputed calls
 
 
 def choices(calls: Sequence[Call]) -> list[Recompute]:
@@ -145,4 +144,4 @@ def kept_at(calls: Sequence[Call], kept: Collection[str], name: str) -> Recomput
         again.add(call.name)
         left += call.reads
     done = Tally(*map(sum, zip(NOTHING, *(by_name[one].done for one in again), strict=True)))
-    return Recompute(name, sum(by_name[one].bytes or 0 for one in used), done, frozenset(again))
+    return Recompute(name, sum(by_name[one].bytes or 0 for one in used), done)

@@ -21,7 +21,6 @@ from graphflops.graph import Graph
 from graphflops.links import network_of
 from graphflops.links.pipeline import Schedule
 from graphflops.loading import Model, program_of
-from graphflops.planning.blocks import Recompute
 from graphflops.planning.layouts import SHARDINGS, Costs, Layout, Machine, Sharding, Step
 from graphflops.planning.prices import Prices, reading
 from graphflops.planning.split import Folded, folded, mixed
@@ -38,7 +37,6 @@ _FEWEST = 2048
 _PARTS = {"compute": "kernels", "again": "recomputation", "exposed": "communication"}
 _PARTS |= {"bubble": "pipeline bubble", "update": "update"}
 _AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline", "ep": "expert", "cp": "context"}
-_NOTHING_AGAIN = Recompute("none", 0)
 
 
 class Refused(Record, frozen=True):
@@ -345,20 +343,13 @@ class _Search:
     def tried(self, mesh: Layout, micro: int) -> Iterator[Costs]:
         """All ways to run on a mesh with micro-batches of `micro` samples."""
         prices, batches = self.prices(mesh.tensor, micro, mesh.context), self.samples // mesh.data // micro
-        for way in prices.recomputes or (_NOTHING_AGAIN,):
+        for way in prices.recomputes:
             if not any(way.name.startswith(name) for name in self.recompute):
                 continue
             for sharding in self.sharding if mesh.shards > 1 else SHARDINGS[:1]:
+                chosen = replace(mesh, micro=micro, sharding=sharding, recompute=way.name)
                 for schedule, virtual in self.schedules(mesh, batches):
-                    # Fmt: skip
-                    layout = replace(
-                        mesh,
-                        micro=micro,
-                        sharding=sharding,
-                        recompute=way.name,
-                        virtual=virtual,
-                        schedule=schedule,
-                    )
+                    layout = replace(chosen, virtual=virtual, schedule=schedule)
                     layers = self.program.folded.layers
                     yield Costs(layout, prices, way, self.machine, layers, batches)
 

@@ -56,7 +56,6 @@ class Prices(Record, frozen=True):
 
     parts: tuple[Part, Part, Part]
     boundary: int  # bytes that one layer passes to the next
-    calls: tuple[Call, ...]  # of a layer, from which `recomputes` follow
     recomputes: tuple[Recompute, ...]  # ways to save less of a layer for backward
     dispatched: int = 0  # bytes of the tokens that are sent to the experts of one layer
     experts: int = 0  # of one layer
@@ -175,11 +174,12 @@ class Reading:
     def prices(self) -> Prices:
         """The prices; the last kept layer stands for all layers."""
         parts, layers = self.parts(), self.folded.layers
-        calls = tuple(self._calls()) if layers else ()
+        calls = self._calls() if layers else []
         number, sent = self._dispatched()
         return Prices(
             (parts[0], parts[-2] if layers else Part(), parts[-1]),
-            sum(call.bytes or 0 for call in calls if call.leaves), calls, tuple(choices(calls)) if calls else (),
+            sum(call.bytes or 0 for call in calls if call.leaves),
+            tuple(choices(calls)) if calls else (Recompute("none", 0),),
             sent, number, self.split.refused, len(self.split.exchanged),
         )  # fmt: skip
 
@@ -225,9 +225,8 @@ class Reading:
         for node in self.split.graph.nodes:
             for name in node.reads():
                 read.setdefault(name, self.turn(node.name))
-        place: dict[
-            str, int
-        ] = {}  # by weight, the part that reads it; of tied weights, the part that reads the first
+        # By weight, the part that reads it; of tied weights, the part that reads the first.
+        place: dict[str, int] = {}
         for entry in self.split.graph.inputs:
             typed, owner = self.split.graph.types.get(entry.name), entry.alias_of or entry.target
             is_weight = entry.role == "parameter" and entry.name in read and isinstance(typed, TensorType)

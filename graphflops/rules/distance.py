@@ -56,7 +56,6 @@ def of_matrices(
 ) -> Estimate:
     """Singular values for the orders that need them, else two operations per element."""
     rows, columns = axes(dim, x.rank)
-    require(rows != columns, f"the axes of a matrix coincide: {rows} and {columns}")
     if ord == "fro":
         return of_vectors(x, 2, (rows, columns), keepdim, dtype)
     if ord not in ("nuc", 2, -2):

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from graphflops.base.record import Record
 from graphflops.cost import Estimate, Value, data_dependent, picked
-from graphflops.dims import Dim, broadcast, differ, total
+from graphflops.dims import Dim, at_least, broadcast, differ, same, total
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Shape, Tensors, axis, expanded, replaced, shown, tensors_of
+from graphflops.rules.shapes import Shape, Tensors, axis, expanded, have_shape, replaced, shown, tensors_of
 from graphflops.tensor import TensorType
 
 Indices = Sequence[TensorType | None]
@@ -78,8 +78,8 @@ def indexed_shape(x: TensorType, indices: Indices) -> Shape:
         if index is not None and _is_mask(index):
             width = index.rank
             own = x.shape[place : place + width]
-            same = not any(map(differ, own, index.shape))
-            require(same, f"a mask of shape {shown(index.shape)} does not fit axes of {shown(own)}")
+            fits = not any(map(differ, own, index.shape))
+            require(fits, f"a mask of shape {shown(index.shape)} does not fit axes of {shown(own)}")
         place += width
     places = [place for place, slot in enumerate(slots) if slot is not None]
     if not places:
@@ -156,6 +156,8 @@ def positions(
     One multiplication more if alpha is not one.
     """
     part, given = rows(x, dim, index), tensors_of((source,))
+    fits = have_shape(part.shape or (1,), *(x for x in given if x.rank))  # a number fills all of them
+    require(fits, f"{shown(part.shape)} is not filled by {' and '.join(map(str, given))}")
     done = combined(x, given[0] if given else part, (index, *given), reduce)
     return replace(done, part=part, flops=done.flops if alpha == 1 else 2 * done.flops)
 
@@ -164,12 +166,20 @@ update("index_copy index_fill index_reduce", positions)
 update("index_add", positions, order="x dim index source", reduce="add")
 
 
+def refuse_misplaced(x: TensorType, dim: int, index: TensorType, source: Value = None) -> None:
+    """Raise ShapeError for indices with other axes than the tensor or the source, or larger than it except along `dim`."""
+    place = axis(dim, x.rank)
+    for each in tensors_of((x, source)) if not same(index.numel, 0) else ():
+        sizes, own = each.shape or (1,), index.shape or (1,)
+        pairs = enumerate(zip(own, sizes, strict=False))
+        is_within = not any(at_least(n, size + 1) for at, (n, size) in pairs if each is not x or at != place)
+        require(len(own) == len(sizes) and is_within, f"{shown(own)} does not index {shown(sizes)}")
+
+
 @rule("aten.gather")
 def gather(x: TensorType, dim: int, index: TensorType) -> Estimate:
     """One element per index."""
-    axis(dim, x.rank)
-    fits = x.rank == index.rank or 0 in (x.rank, index.rank, index.numel)
-    require(fits, f"{shown(index.shape)} does not index {shown(x.shape)}")
+    refuse_misplaced(x, dim, index)
     return picked(x.like(index.shape), index)
 
 
@@ -207,7 +217,7 @@ update("put", put)
 
 def scatter(x: TensorType, dim: int, index: TensorType, src: Value, *, reduce: str | None = None) -> Update:
     """Writes one element per index; a reduction combines it with the old value, one operation each, a mean also counts."""
-    axis(dim, x.rank)
+    refuse_misplaced(x, dim, index, src)
     source = (src.like(index.shape),) if isinstance(src, TensorType) else ()
     return combined(x, x.like(index.shape), (index, *source), reduce)
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate
-from graphflops.dims import floor_div, prod
+from graphflops.dims import differ, floor_div, prod
 from graphflops.rules.elementwise import result_type
 from graphflops.rules.loss import MEAN, total_of
 from graphflops.rules.operands import Operands
 from graphflops.rules.reduce import LOG_SOFTMAX_GRADIENT, log_softmax
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import have_shape, only_result, replaced, results
+from graphflops.rules.shapes import Shape, have_shape, only_result, replaced, results
 from graphflops.tensor import TensorType
 
 KIND = "loss"
@@ -28,13 +28,20 @@ def class_axis(x: TensorType) -> int:
     return min(1, x.rank - 1)
 
 
+def require_fitting(x: TensorType, target: TensorType, shape: Shape, weight: TensorType | None) -> None:
+    """Raise ShapeError for a target of another shape, or for weights that are not one for each class."""
+    fits = have_shape(shape, target) and have_shape(x.shape[class_axis(x) :][:1], weight)
+    require(fits, f"target {target} does not fit scores {x}, or weights {weight} do not")
+
+
 @rule("aten.nll_loss", "aten.nll_loss2d", "aten.nll_loss_nd")
 def likelihood(
     x: TensorType, target: TensorType, weight: TensorType | None = None, reduction: int = MEAN
 ) -> Estimate:
     """Negate, compare and weight per picked score."""
     kept = replaced(x.shape, class_axis(x))
-    require(have_shape(kept, target) or target.rank + x.rank <= 2, f"target {target} does not fit scores {x}")
+    is_one = target.rank + x.rank <= 2 and not differ(target.numel, 1)
+    require_fitting(x, target, target.shape if is_one else kept, weight)
     full = x.like(kept)
     flops = (PICK + (weight is not None) + (reduction != 0)) * full.numel
     weights = weight.like(full.shape) if weight is not None else None
@@ -78,6 +85,7 @@ def cross_entropy_loss(of: Operands, *, reduction: int = MEAN, label_smoothing: 
     logs = log_softmax(x, class_axis(x))
     weights = int(weight is not None)
     if probabilities_given(x, target):
+        require_fitting(x, target, x.shape, weight)
         full = TensorType(replaced(x.shape, class_axis(x)), result_type(x, target))
         classes = 2 + weights + 2 * (label_smoothing > 0)
         loss = total_of(full, reduction, classes * x.numel + full.numel, 0, (x, target, weight))

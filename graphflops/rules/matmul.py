@@ -61,6 +61,7 @@ def vecdot(x: TensorType, y: TensorType, *, dim: int = -1) -> Estimate:
 @rule("aten.linear", "aten.mkldnn_linear", product=("x", "weight"))
 def linear(x: TensorType, weight: TensorType, bias: TensorType | None = None) -> Estimate:
     """Product of every row with a weight stored as (out, in); the bias is one vector addition per result."""
+    require(weight.rank < 3, f"a weight of {weight.rank} axes")
     features, expected = x.shape[-1], weight.shape[-1]
     meet(features, expected, f"the input has {features} features, the weight takes {expected}")
     out = x.like((*x.shape[:-1], *weight.shape[:-1]))

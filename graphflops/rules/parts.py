@@ -11,7 +11,7 @@ from graphflops.cost import Estimate, copied, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, ceil_div, differ, dim_max, dim_min, floor_div, meet, total
 from graphflops.rules import views
 from graphflops.rules.registry import ForwardCall, backward, find, require, rule
-from graphflops.rules.shapes import Shape, axis, kept_by_slice, replaced, shown, tensors_of
+from graphflops.rules.shapes import Shape, axes, axis, kept_by_slice, replaced, shown, tensors_of
 from graphflops.tensor import PartType, TensorType
 
 KIND = "view"
@@ -37,6 +37,7 @@ def slice_(
 ) -> Estimate:
     """A range of an axis."""
     place = axis(dim, x.rank)
+    require(not at_least(0, step), f"a slice by steps of {step}")
     out = x.view(replaced(x.shape, place, kept_by_slice(x.shape[place], start, end, step)))
     literal = not any(isinstance(bound, Expr) for bound in (start, end, step))
     if place == 0 and literal and isinstance(x.value, tuple):
@@ -96,6 +97,7 @@ def split_with_sizes(x: TensorType, split_sizes: Sequence[Dim], dim: int = 0) ->
 def chunk(x: TensorType, chunks: int, dim: int = 0) -> Estimate:
     """At most `chunks` equal pieces; exactly that many if the size is unknown."""
     size = x.shape[axis(dim, x.rank)]
+    require(not at_least(0, chunks), f"{chunks} pieces")
     step = ceil_div(size, chunks)
     count = ceil_div(size, step) if isinstance(step, int) and step and isinstance(size, int) else chunks
     return pieces(x, in_steps(size, step, count), dim)
@@ -140,8 +142,7 @@ def unbind(x: TensorType, dim: int = 0) -> Estimate:
 @rule("aten.diagonal")
 def diagonal(x: TensorType, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Estimate:
     """The diagonal of two axes, as a last axis."""
-    a, b = axis(dim1, x.rank), axis(dim2, x.rank)
-    require(a != b, f"axis {dim1} and axis {dim2} of a diagonal are the same")
+    a, b = axes((dim1, dim2), x.rank)
     others = (size for place, size in enumerate(x.shape) if place not in (a, b))
     rows, columns = x.shape[a], x.shape[b]
     length = dim_min(rows + min(offset, 0), columns - max(offset, 0))

@@ -10,7 +10,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, call, compare, floor_div, mod, prod, same
 from graphflops.rules.reduce import indexed, operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Shape, only_result
+from graphflops.rules.shapes import Shape, have_shape, only_result, shown
 from graphflops.tensor import INT8, INT64, TensorType
 
 KIND = "pooling"
@@ -69,6 +69,8 @@ def pooling(
         positive = not any(at_least(0, each) for each in spread(value, spatial, 1))
         require(positive, f"a {name} of {value} has no positive size")
     steps, dilations = spread(stride, spatial, kernel), spread(dilation, spatial, 1)
+    wide = any(at_least(-1, n) or at_least(2 * n, size + 1) for n, size in zip(pads, kernel, strict=True))
+    require(not wide, f"a padding of {shown(pads)} does not fit a window of {shown(kernel)}")
     settings = zip(sizes, kernel, steps, pads, dilations, strict=True)
     counts = tuple(outputs(*setting, ceil_mode) for setting in settings)
     # With ceil_mode a window may be larger than its input; it then holds only the elements of the input.
@@ -189,6 +191,8 @@ def fractional_max_pool(
 @rule("aten.max_unpool2d", "aten.max_unpool3d")
 def max_unpool(x: TensorType, indices: TensorType, output_size: Shape) -> Estimate:
     """Writes values to their former positions and zeros elsewhere; no arithmetic."""
+    fits = have_shape(x.shape, indices) and x.rank - len(output_size) in (0, 1, 2)
+    require(fits, f"{shown(x.shape)} at {shown(indices.shape)} is not unpooled to {shown(output_size)}")
     return Estimate((x.like((*x.shape[: -len(output_size)], *output_size)),), reads=(x, indices))
 
 

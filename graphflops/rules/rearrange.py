@@ -181,8 +181,9 @@ def _repeated(repeats: TensorType, output_size: Dim | None, each: Dim) -> Dim:
 
 @rule("aten.roll", "aten.flip")
 def flip(x: TensorType, *, dims: int | Sequence[int] | None = ()) -> Estimate:
-    """A copy whose elements move along axes: rolled, or in reverse order."""
-    axes(dims, x.rank)
+    """A copy whose elements move along axes: rolled, along one any number of times, or in reverse order."""
+    for each in (dims,) if isinstance(dims, int) else dims or ():
+        axis(each, x.rank)
     return copied(x)
 
 

@@ -214,10 +214,12 @@ def axis(dim: int, rank: int) -> int:
 
 
 def axes(dims: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
-    """Each axis counted from the front, in the given order; None means all axes."""
+    """Each axis counted from the front, in the given order; None means all axes. None may be named twice."""
     if dims is None:
         return tuple(range(rank))
-    return tuple(axis(dim, rank) for dim in ((dims,) if isinstance(dims, int) else dims))
+    found = tuple(axis(dim, rank) for dim in ((dims,) if isinstance(dims, int) else dims))
+    require(len({*found}) == len(found), f"{shown(found)} names an axis twice")
+    return found
 
 
 def reduced(shape: Sequence[Dim], dims: int | Sequence[int] | None, keepdim: bool = False) -> tuple[Dim, ...]:

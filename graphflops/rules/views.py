@@ -128,8 +128,7 @@ def part(x: TensorType) -> Estimate:
 def permute(x: TensorType, dims: Sequence[int]) -> Estimate:
     """Axes in the order given."""
     order = axes(dims, x.rank)
-    is_whole = sorted(order) == list(range(x.rank))
-    require(is_whole, f"{shown(dims)} is not a permutation of the axes of {shown(x.shape)}")
+    require(len(order) == x.rank, f"{shown(dims)} is not a permutation of the axes of {shown(x.shape)}")
     return free(x.view(x.shape[place] for place in order))
 
 
@@ -142,10 +141,14 @@ def transpose(x: TensorType, dim0: int, dim1: int) -> Estimate:
     return free(x.view(shape))
 
 
-@rule("aten.t", "aten.t_", "aten.mT", "aten.mH", "aten.adjoint", "aten.matrix_H")
-def transpose_matrix(x: TensorType) -> Estimate:
+@rule("aten.t", "aten.t_", "aten.matrix_H")
+def transpose_matrix(x: TensorType, *, refused: Sequence[int] = range(3, 256)) -> Estimate:
     """The last two axes swapped, if there are two."""
-    return free(x.view((*x.shape[:-2], *x.shape[:-3:-1]) if x.rank > 1 else x.shape))
+    require(x.rank not in refused, f"{shown(x.shape)} is no matrix")
+    return free(x.view((*x.shape[:-2], *x.shape[:-3:-1])))
+
+
+rule("aten.mT", "aten.mH", "aten.adjoint").derived(transpose_matrix, refused=(1,))
 
 
 @rule("aten.numpy_T")

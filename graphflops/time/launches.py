@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import takewhile
+from operator import eq
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
 from graphflops.kernels.gradients import backward_kernels, call_kernels
 from graphflops.kernels.kernel import IMAGE_RANK, AttentionKernel, Exchange, Kernel
 from graphflops.kernels.lower import inside_operator
-from graphflops.kernels.moved import Transfer, copy, elementwise, pointwise, transfer
+from graphflops.kernels.moved import HostCopy, copy, elementwise, host_copy, pointwise
 from graphflops.kernels.rowwise import loss_kernels
 from graphflops.passes.gradients import gradient_checkpoints
 from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
@@ -44,7 +44,7 @@ class _Site(Struct, frozen=True, eq=False):
     is_inside: bool  # whether it belongs to a module that is one operator
     is_late: bool  # whether it is a collective that is waited for later
     is_on_host: bool  # whether the CPU runs it, such as the counting of an optimizer's steps
-    moved: Transfer | None  # the copy from or to the host that it makes
+    moved: HostCopy | None  # the copy from or to the host that it makes
     is_recorded: bool  # whether it is in a recorded step
 
 
@@ -116,7 +116,7 @@ class Launcher:
             # Whether it only reads and writes an optimizer's counters, or what is in host memory.
             is_on_host = bool(counters) and not counters.isdisjoint(call.tensors(layouts.values)[:1])
             is_on_host = is_on_host and {*filter(None, call.node.outputs)} <= counters
-            moved = transfer(call, away, step.aside) if away else None
+            moved = host_copy(call, away, step.aside) if away else None
             is_on_host |= moved is None and bool(away) and call.node.is_in(away)
             where = (name in inside, name in late, is_on_host, moved, graph.graph.step is not None)
             key = (layouts, records, name if form is None else form, entering, composite, *where)
@@ -149,7 +149,7 @@ class Launcher:
                 yield from exchanges.waited(call, is_view=is_view, is_gradient=is_gradient)
             host = called.host_seconds + (0.0 if step is None else self._dispatched(step, call.row))
             launch = Launches(row, kernels, host, times, called.waits)
-            is_beside = site.moved is not None and site.moved.is_beside
+            is_beside = site.moved is not None and site.moved.order == "beside"
             if kernels and (is_beside or kernels[-1].family == "collective"):
                 yield from exchanges.started(launch, call.node.outputs, call.node.group)
             else:
@@ -194,7 +194,7 @@ class Launcher:
             host = len(operands) * self.costs["optimizer.tensor"]
         # A mask with one number to write needs no wait: it becomes other calls.
         is_read = schedule.waits(operator, operands) and kernel_calls(call, layouts.values) is None
-        is_waiting = is_read or (site.moved is not None and site.moved.waits)
+        is_waiting = is_read or (site.moved is not None and site.moved.order == "waits")
         return Launches(-1, kernels, host, waits=not site.is_on_host and is_waiting)
 
     def _host_inside(
@@ -343,5 +343,5 @@ class Launcher:
 def _entered(before: str, now: str) -> list[str]:
     """The libraries of the modules that a call is in but the call before it was not."""
     new = now.split(";")
-    shared = [*takewhile(lambda pair: pair[0] == pair[1], zip(before.split(";"), new, strict=False))]
-    return [schedule.library(entry) for entry in new[len(shared) :]]
+    shared = [*map(eq, before.split(";"), new), False].index(False)
+    return [schedule.library(entry) for entry in new[shared:]]

@@ -15,12 +15,6 @@ from graphflops.attention.kernel import last_refusal, preferred
 from graphflops.devices import Device, Host, platform_of
 from graphflops.dims import evaluate
 from graphflops.kernels.kernel import (
-    COLUMN,
-    DIRECT,
-    LINE,
-    SCALAR,
-    SHARED,
-    TILED,
     Attention,
     Convolution,
     Exchange,
@@ -28,15 +22,14 @@ from graphflops.kernels.kernel import (
     Product,
     Recurrence,
     Rows,
+    Transfer,
     bytes_of,
 )
-from graphflops.kernels.moved import TO_HOST
 from graphflops.report import Row
 from graphflops.report.timeline import CallTime, TimeBound
 from graphflops.time import predict_products, predict_sequences, predict_traffic
 from graphflops.time.bandwidth import Rates, Times
 from graphflops.time.correction import NINE_OF_TEN, correction
-from graphflops.time.predict_products import is_long
 
 Bound = Literal["matrix", "vector", "memory", "link", "latency"]
 
@@ -52,7 +45,6 @@ _GROUPS = 2.0  # the interval of groups that run in streams, as a factor
 _RECURRENCE = 1.3  # nine of ten recurrent layers are within this factor
 _NARROW, _WIDE = 64, 128  # widths of heads at which attention kernels change their tiles
 _OF_MATRIX_UNITS = frozenset({"matmul", "convolution", "attention"})
-_OWN = (LINE, SCALAR, SHARED, TILED)  # variants of convolutions that have constants of their own
 # Types that devices multiply as another type: complex numbers by parts, others as signed or as the next wider type.
 _OF_PARTS = {"complex64": "float32", "complex128": "float64"}
 _AS = {"uint8": "int8", "int4": "int8", "uint4": "int8", "int16": "float32", "uint16": "float32"}
@@ -77,12 +69,10 @@ def predict(kernel: Kernel, device: Device) -> Time:
     if isinstance(kernel.sizes, Exchange):
         return _exchange(kernel, kernel.sizes, device)
     if isinstance(kernel.sizes, Product) and kernel.sizes.n == 1 < kernel.sizes.m:
-        variant = COLUMN if kernel.sizes.batch > 1 else kernel.variant
-        kernel = replace(kernel, sizes=predict_products.of_row(kernel.sizes), variant=variant)
-    if kernel.family == "transfer":
-        return _transfer(kernel, device)
-    is_own = kernel.variant == DIRECT  # without matrix units, for long filters
-    if isinstance(sizes := kernel.sizes, Convolution) and sizes.is_looped and not (is_own and is_long(sizes)):
+        kernel = replace(kernel, sizes=predict_products.of_row(kernel.sizes))
+    if isinstance(kernel.sizes, Transfer):
+        return _transfer(kernel, kernel.sizes, device)
+    if isinstance(sizes := kernel.sizes, Convolution) and sizes.algorithm in ("one_by_one", "direct"):
         found = predict_products.group_seconds(
             kernel, sizes, device.multiprocessors or 1, lambda part: predict(part, device).seconds
         )
@@ -136,7 +126,7 @@ def pinned_rate(device: Device) -> float | None:
     return None if bus is None or not copies else bus * copies["pinned"]
 
 
-def _transfer(kernel: Kernel, device: Device) -> Time:
+def _transfer(kernel: Kernel, sizes: Transfer, device: Device) -> Time:
     """A copy from or to the host. Pinned memory reaches the speed of the bus; pageable memory at most that of CPU copies.
 
     If a copy to the host allocates a large block, it is new memory each time, whose pages the system first clears.
@@ -144,10 +134,9 @@ def _transfer(kernel: Kernel, device: Device) -> Time:
     copies, rate = device.host.copies if device.host else {}, pinned_rate(device)
     if rate is None:
         return _by_ceilings(kernel, device)
-    direction, _, kind = kernel.variant.partition(".")
-    if kind != "pinned":
-        is_new = direction == TO_HOST and kernel.read_bytes >= _MAPPED
-        rate = min(rate, copies["fresh" if is_new else direction])
+    if not sizes.is_pinned:
+        is_new = sizes.to_host and kernel.read_bytes >= _MAPPED
+        rate = min(rate, copies["fresh" if is_new else "to_host" if sizes.to_host else "to_device"])
     found = copies["start"] + kernel.read_bytes / rate
     return Time(found, found / _UNMEASURED, found * _UNMEASURED, "link")
 
@@ -165,7 +154,7 @@ def _modelled(kernel: Kernel, width: float, rates: Rates, device: Device) -> Tim
         case Product() as sizes if peak:
             problem = predict_products.of_product(sizes, width, peak, moved, is_alone=kernel.is_alone)
             problem = replace(problem, is_whole=predict_products.is_whole(kernel, sizes))
-        case Convolution() as sizes if kernel.variant == TILED and "step" in rates:
+        case Convolution() as sizes if sizes.algorithm == "tiled" and "step" in rates:
             return predict_traffic.tiled_seconds(sizes, width, moved, rates, device)
         case Convolution() as sizes if peak and _on_matrix_units(kernel):
             problem = predict_products.of_convolution(sizes, width, peak, moved)
@@ -201,20 +190,20 @@ def names_of_constants(kernel: Kernel, width: float) -> list[str]:
         case Convolution() as sizes:
             kind = predict_products.convolution_kind(sizes, bytes_of(kernel.dtype))
             kinds = (kind, kind.split("_")[0], *["dense"] * (not kind.startswith("depthwise")))
-            own = ((kernel.variant, sizes.phase), (kernel.variant,)) if kernel.variant in _OWN else ()
-            of_variants = (*own, *[parts for each in kinds for parts in ((each, sizes.phase), (each,))])
+            names = (*filter(None, (sizes.algorithm,)), *kinds)
+            of_variants = [parts for each in names for parts in ((each, sizes.phase), (each,))]
         case Attention() as sizes:
             phase = "decoding" if sizes.queries == 1 else sizes.phase
             heads = "narrow" if sizes.width <= _NARROW else "wide" if sizes.width > _WIDE else ""
-            both = f"{kernel.variant}.{heads}" if kernel.variant and heads else ""
-            phases = [f"{kind}.{phase}" for kind in (both, kernel.variant, heads) if kind]
+            both = f"{sizes.masking}.{heads}" if sizes.masking and heads else ""
+            phases = [f"{kind}.{phase}" for kind in (both, sizes.masking, heads) if kind]
             of_variants = (*[(sizes.kernel, each) for each in (*phases, phase, "")], ())
         case Product() if kernel.is_alone:
             of_variants = (("alone",), ())
         case Product() as sizes:
             kind = predict_products.product_kind(sizes, bytes_of(kernel.dtype))
             few = {"gemv": (("few",), ("skinny",)), "few": (("skinny",),)}.get(kind, ())
-            first = [(kernel.variant,)] if kernel.variant else []
+            first = [(sizes.algorithm,)] if sizes.algorithm else []
             of_variants = (*first, (kind,), *few, ("batched" if sizes.batch > 1 else sizes.layout,), ())
     variants = [".".join(filter(None, (kernel.family, *parts))) for parts in of_variants]
     return [name for variant in variants for name in (f"{variant}.{int(8 * width)}", variant)]

@@ -16,7 +16,7 @@ from graphflops.base.record import Record
 from graphflops.devices import Device
 from graphflops.kernels.convolution import up
 from graphflops.kernels.cudnn import STREAMS
-from graphflops.kernels.kernel import DIRECT, GROUPED, WHOLE, Convolution, Kernel, Layout, Product, Rows
+from graphflops.kernels.kernel import Convolution, Kernel, Layout, Product, Rows
 from graphflops.time import bandwidth
 from graphflops.time.bandwidth import Rates, Times
 
@@ -33,7 +33,6 @@ _NARROW = 2  # bytes of elements that matrix units multiply even if a product ha
 _STEP = 64  # elements of k that a tile multiplies at a time
 _FEW_IMAGES = 8  # below this number, depthwise ones of 16 bits have the kernel of float32: of 173 on an H200
 _WIDEST = 7  # positions along a depthwise filter up to which channels last has a fast kernel
-_LONG = 64  # positions
 _FEW_CHANNELS = 16  # up to this number, channels share a tile with those of other positions
 _MASKED = 32  # positions of a filter up to which CUTLASS's fast loaders have one bit for each
 _FEW_PIXELS = 128  # of an image; if there are more, groups run one after the other
@@ -106,7 +105,8 @@ def _splits(
 def of_row(sizes: Product) -> Product:
     """A matrix times a column, as cuBLAS computes it: a row times the transposed matrix."""
     layout: Layout = "tn" if sizes.layout in ("tn", "nn") else "nn"
-    return Product(1, sizes.m, sizes.k, sizes.batch, layout)
+    algorithm = "column" if sizes.batch > 1 else sizes.algorithm
+    return Product(1, sizes.m, sizes.k, sizes.batch, layout, algorithm)
 
 
 def product_kind(sizes: Product, width: float) -> str:
@@ -147,10 +147,10 @@ def of_product(sizes: Product, width: float, peak: float, moved: int, *, is_alon
 
 def is_whole(kernel: Kernel, sizes: Product) -> bool:
     """Whether k must not be split: in batches, and in float32 with many rows and a bias."""
-    if sizes.batch > 1 and kernel.variant != GROUPED:
+    if sizes.batch > 1 and sizes.algorithm != "grouped":
         return True
     with_bias = kernel.dtype == "float32" and kernel.vector_flops > 0 and sizes.batch == 1
-    return kernel.variant == WHOLE or (with_bias and sizes.layout == "nn" and sizes.m > _FEW_ROWS)
+    return sizes.algorithm == "tn" or (with_bias and sizes.layout == "nn" and sizes.m > _FEW_ROWS)
 
 
 def _alignment_of(sizes: Product, width: float) -> int:
@@ -170,7 +170,7 @@ def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) ->
     images = 1 if is_planar else sizes.batch
     pixels, image = images * prod(sizes.result), images * prod(sizes.image)
     packed = _BLOCK * sizes.groups // max(sizes.channels, 1)  # a file may claim that there are no channels
-    together = 1 if sizes.is_looped else min(sizes.groups, max(1, packed))
+    together = 1 if sizes.algorithm == "long" else min(sizes.groups, max(1, packed))
     filters, channels = (each // sizes.groups * together for each in (sizes.filters, sizes.channels))
     # In the gradient of an image's weight, a tile holds channels of one position.
     is_tiled = channels > _FEW_CHANNELS and 1 < taps <= _MASKED and len(sizes.filter) < 3 and together == 1
@@ -186,7 +186,7 @@ def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) ->
         batch = sizes.batch
         if is_whole and sizes.phase == "weight_gradient" and pixels % 2 == 0:  # summed in float32 afterwards
             moved += 2 * 4 * batch * m * n
-    elif sizes.is_looped:
+    elif sizes.algorithm == "long":
         streams = 1 if prod(sizes.result) > _FEW_PIXELS else STREAMS
         batch, turns = min(sizes.groups, streams), -(-sizes.groups // streams)
     # Strided pointwise windows do not read the pixels in between.
@@ -207,7 +207,7 @@ def convolution_kind(sizes: Convolution, width: float = _NARROW) -> str:
             line = "_line" if len(sizes.filter) == 1 and not last else last  # a sequence
             is_few = last and sizes.phase == "forward" and sizes.batch < _FEW_IMAGES and width <= _NARROW
             return "depthwise_direct" if is_wide else "depthwise_few" if is_few else f"depthwise{line}"
-        return "looped_long" if sizes.is_looped else "grouped"
+        return "looped_long" if sizes.algorithm == "long" else "grouped"
     # Tensor cores load 16 bytes of each position; fewer than eight channels are padded.
     is_wide = width > _NARROW and sizes.channels > _CHANNELS_ALIGNED
     if sizes.channels % (_CHANNELS_ALIGNED // 2 if is_wide else _CHANNELS_ALIGNED):
@@ -224,12 +224,6 @@ def convolution_kind(sizes: Convolution, width: float = _NARROW) -> str:
     if pixels % 2 and pixels > 1:
         return "pointwise_odd"
     return "pointwise_uneven" if pixels % 8 and sizes.channels % 64 else "pointwise"
-
-
-def is_long(sizes: Convolution) -> bool:
-    """Whether the filter is long and a group's channels are no power of two: such groups run without matrix units."""
-    channels = sizes.channels // sizes.groups
-    return prod(sizes.filter) >= _LONG and channels & (channels - 1) != 0
 
 
 def _is_pointwise(sizes: Convolution) -> bool:
@@ -258,15 +252,14 @@ def group_seconds(kernel: Kernel, sizes: Convolution, cores: int, predict: Predi
     The kernels of the first group run one after the other. Each later group takes as long as launching its kernels, or as
     the share of the device that they fill. cores: multiprocessors.
     """
-    if kernel.variant == DIRECT:
+    if sizes.algorithm == "direct":
         depth = sizes.channels // sizes.groups * prod(sizes.filter)
         parts = [(_FIRST + depth * _MULTIPLY, 0.0)]
     else:
         groups = sizes.groups
         given = (sizes.channels, sizes.filters)
         channels, filters = (up(size // groups, _CHANNELS_ALIGNED) for size in given)
-        more = {"groups": 1, "is_looped": False, "channels_last": True}
-        dense = replace(sizes, channels=channels, filters=filters, **more)
+        dense = replace(sizes, channels=channels, filters=filters, groups=1, channels_last=True, algorithm="")
         moved = kernel.read_bytes // groups, kernel.written_bytes // groups
         one = Kernel("convolution", kernel.dtype, kernel.flops // groups, 0, *moved, dense)
         parts = [(predict(part), _share(part, cores)) for part in (one, *_conversions(one, sizes))]

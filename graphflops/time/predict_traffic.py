@@ -28,17 +28,7 @@ _TILE = limits("cudnn_9", "tiled", "positions", "filters")
 # Square filters that have kernels of their own, by whether channels are innermost.
 _OWN_KERNELS = {False: ((1, 1), (3, 3), (5, 5)), True: ((1, 1), (3, 3))}
 _LINE = 128  # bytes of a line of the cache: channels that fill lines fall into fewer sets of it
-_LARGE = 28  # positions along each axis of an image: of 31 weight gradients of depthwise windows on an H200
-# Kernels whose blocks wait for memory, load by load, or to add to an element, while other blocks continue.
-_LATENCY_BESIDE = frozenset(
-    {
-        *("batch_norm", "batch_norm_moments", "batch_norm_backward", "batch_norm_pieces"),
-        *("batch_norm_moments_last", "batch_norm_sums_last"),
-        *("batch_norm_training", "batch_norm_training_once"),
-        *("batch_norm_training_backward", "batch_norm_training_backward_once"),
-        *("index_add", "elements", "im2col", "linear"),
-    }
-)
+_TILED = 5  # positions along a filter up to which a kernel of tiles computes the weight's gradient: of 142 on an H200
 _TENSORS_AROUND = 3  # of the same size as its own, which are in the cache too while such a kernel runs
 _MOST_PLACES = 256  # places along an axis that are averaged
 _OF_WARP = 2048  # elements of a row that a warp processes, padded to a power of two (PersistentSoftmax.cuh)
@@ -67,17 +57,10 @@ def seconds(kernel: Kernel, width: float, rates: Rates, device: Device) -> Times
     elements = _elements(kernel, width, rates) / cycles
     computed = kernel.vector_flops + kernel.flops * _repeats(kernel)
     work = computed / (rates.get("work", _UNLIMITED) * cycles)
-    rows, wait = _rows_and_wait(kernel, rates, device)
+    rows, wait, beside = _rows_and_waits(kernel, rates, device)
     if isinstance(sizes := kernel.sizes, Convolution) and sizes.phase == "weight_gradient":
         taps = sizes.filters * prod(sizes.filter)  # one block for each tap of each filter
         work += 0.0 if "position" in rates else taps / cores * rates.get("row", 0.0) * 1e-9
-    beside = 0.0
-    is_serial = kernel.family in ("scan", "softmax") and kernel.variant.startswith("outer")
-    if is_serial or kernel.variant in _LATENCY_BESIDE:
-        # Memory takes twice as long to answer as the cache; if each load waits for the one before, three times.
-        nearby = _TENSORS_AROUND * (kernel.written_bytes or kernel.read_bytes)
-        missed = 1 - bandwidth.cached(nearby, device) / max(nearby, 1)
-        beside, wait = wait * (1 + missed * (2 if is_serial else 1)), 0.0
     mix = rates.get("mix", _MIX)
     longest = sum(limit**mix for limit in (traffic, elements, work, rows, beside)) ** (1 / mix)
     return rates["floor"] * 1e-6 + longest + wait, max(elements, work, rows, wait, beside), traffic
@@ -107,16 +90,20 @@ def decomposition_seconds(sizes: Rows, rates: Rates) -> Times:
     return turns * serial + work, turns * serial + work, 0.0
 
 
-def _rows_and_wait(kernel: Kernel, rates: Rates, device: Device) -> tuple[float, float]:
-    """Seconds for starting all rows, and seconds of what one thread does in sequence."""
+def _rows_and_waits(kernel: Kernel, rates: Rates, device: Device) -> tuple[float, float, float]:
+    """Seconds for starting all rows, of what one thread does in sequence, and of loads for which its block waits.
+
+    Other blocks continue meanwhile. Memory takes twice as long as the cache to answer (`load`); if a load needs what the one
+    before has found, three times (`chain`).
+    """
     if isinstance(kernel.sizes, Convolution) and "position" in rates:
         planes = kernel.sizes.batch * kernel.sizes.channels / (device.multiprocessors or 1)
         column = prod(kernel.sizes.filter) * rates.get("column", 0.0) * 1e-9
-        return planes * rates.get("row", 0.0) * 1e-9, column
+        return planes * rates.get("row", 0.0) * 1e-9, column, 0.0
     if isinstance(kernel.sizes, Windows):
-        return 0.0, kernel.sizes.positions * rates.get("column", 0.0) * 1e-9
+        return 0.0, kernel.sizes.positions * rates.get("column", 0.0) * 1e-9, 0.0
     if not isinstance(kernel.sizes, Rows):
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
     is_reduction, is_inner = kernel.family == "reduction", kernel.sizes.is_inner
     columns, each = float(kernel.sizes.columns), 1.0  # each: warps per row; short rows share a warp
     if is_inner and (is_reduction or kernel.family == "softmax"):
@@ -132,7 +119,10 @@ def _rows_and_wait(kernel: Kernel, rates: Rates, device: Device) -> tuple[float,
     if kernel.variant in _OF_COLUMNS:
         columns = rows_of_thread(kernel.sizes.rows, kernel.sizes.columns)
     started = kernel.sizes.rows * each * rates.get("row", 0.0) * 1e-9 / (device.multiprocessors or 1)
-    return started, columns * rates.get("column", 0.0) * 1e-9
+    nearby = _TENSORS_AROUND * (kernel.written_bytes or kernel.read_bytes)
+    missed = 1 - bandwidth.cached(nearby, device) / max(nearby, 1)
+    wait, load, chain = (columns * rates.get(name, 0.0) * 1e-9 for name in ("column", "load", "chain"))
+    return started, wait, load * (1 + missed) + chain * (1 + 2 * missed)
 
 
 def _elements(kernel: Kernel, width: float, rates: Rates) -> float:
@@ -150,13 +140,17 @@ def _elements(kernel: Kernel, width: float, rates: Rates) -> float:
             # Depthwise: one thread for each result. Some square filters have kernels of their own.
             result = sizes.image if sizes.phase == "input_gradient" else sizes.result
             taps = prod(_inside(*axis) for axis in zip(sizes.image, result, sizes.filter, strict=True))
-            own = _OWN_KERNELS[sizes.channels_last]
-            if sizes.channels_last and sizes.phase == "weight_gradient":
-                own = _OWN_KERNELS[False] if min(sizes.image) >= _LARGE else ()  # on matrix units
-            is_own = "own" in rates and sizes.filter in own
+            is_own = "own" in rates and sizes.filter in _OWN_KERNELS[sizes.channels_last]
             is_crowded = "crowded" in rates and sizes.channels * width % _LINE == 0
             count = sizes.batch * sizes.channels * prod(result)
-            return count * (each + taps * rates["own" if is_own else "crowded" if is_crowded else "position"])
+            cycles = count * (
+                each + taps * rates["own" if is_own else "crowded" if is_crowded else "position"]
+            )
+            if "tiled" in rates and max(sizes.filter) <= _TILED and not sizes.is_dilated:
+                # Another kernel goes over the image in tiles, also over what a stride leaves out.
+                places = sizes.batch * sizes.channels * prod(sizes.image) * prod(sizes.filter)
+                cycles = min(cycles, rates["tiles"] + places * rates["tiled"])
+            return cycles
         case _:
             return max(kernel.read_bytes, kernel.written_bytes) / width * each
 

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from graphflops.devices import Device
 from graphflops.execution.runs import Runs
-from graphflops.kernels.kernel import Exchange, Kernel
+from graphflops.kernels.kernel import Exchange, Kernel, Transfer
 from graphflops.passes.program import PricedProgram, ProgramTime
 from graphflops.report import Execution, Row
 from graphflops.report.timeline import CallTime, PhaseTime
@@ -169,8 +169,8 @@ def _exchanged(launch: Launches, batch: Batch, clock: Clock) -> float:
     if launch.part == "wait":
         return clock.wait(launch.ticket)
     (kernel,) = batch.kernels
-    if kernel.family == "transfer":
-        return clock.copy(launch.ticket, batch.seconds, kernel.variant)
+    if isinstance(kernel.sizes, Transfer):
+        return clock.copy(launch.ticket, batch.seconds, kernel.sizes)
     stream, is_ahead = launch.stream, launch.is_ahead
     return clock.start(launch.ticket, batch.seconds, stream, is_ahead=is_ahead, after=launch.host_seconds)
 

@@ -16,7 +16,7 @@ from math import inf
 from msgspec import Struct, field
 
 from graphflops.graph import Phase
-from graphflops.kernels.kernel import Kernel, Recurrence
+from graphflops.kernels.kernel import Kernel, Recurrence, Transfer
 from graphflops.kernels.products import is_resident
 from graphflops.ops import Op
 from graphflops.tensor import TensorType
@@ -271,7 +271,7 @@ class Clock(Struct):
     link: Link = field(default_factory=Link)  # the collectives that have not been waited for
     ahead: float = 0.0  # seconds by which the last one could start before the launches so far have run
     copies: dict[int, float] = {}  # by ticket, when a copy over the bus ends
-    bus: dict[str, float] = {}  # by direction, when the bus is free
+    bus: dict[Transfer, float] = {}  # by direction, when the bus is free
 
     @property
     def now(self) -> float:
@@ -323,7 +323,7 @@ class Clock(Struct):
         self.ahead = self.now - begin
         return self.now - before
 
-    def copy(self, ticket: int, seconds: float, way: str) -> float:
+    def copy(self, ticket: int, seconds: float, way: Transfer) -> float:
         """Start a copy over the bus in one direction, which slows no kernel. Return the delay, 0."""
         self.copies[ticket] = self.bus[way] = max(self.now, self.bus.get(way, 0.0)) + seconds
         return 0.0

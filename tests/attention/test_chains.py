@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch.nn.functional import leaky_relu
 
 from graphflops.analysis import analyze
 from graphflops.report import Report
@@ -94,6 +95,9 @@ CHAINS: dict[str, Attend] = {
     "the least": lambda q, k, v: torch.minimum(scores(q, k), torch.where(after(), NEVER, 1e9)).softmax(-1) @ v,
     "a limit": lambda q, k, v: scores(q, k).clamp(max=torch.where(after(), NEVER, 1e9)).softmax(-1) @ v,
     "between two": lambda q, k, v: torch.lerp(scores(q, k), torch.full((1,), -1e9), after().float()).softmax(-1) @ v,
+    "an activation of scores": lambda q, k, v: leaky_relu(scores(q, k)).masked_fill(after(), NEVER).softmax(-1) @ v,
+    "an activation of a mask": lambda q, k, v: leaky_relu(masked(q, k)).softmax(-1) @ v,
+    "a sigmoid": lambda q, k, v: masked(q, k).sigmoid() @ v,
     "the whole of probabilities": lambda q, k, v: masked(q, k).softmax(-1).nan_to_num() @ v,
     "scores of keys by queries": lambda q, k, v: scores(k, q).masked_fill(after().mT, NEVER).softmax(-2).mT @ v,
     "values by keys": lambda q, k, v: (v.mT @ masked(q, k).mT.softmax(-2)).mT,
@@ -137,6 +141,10 @@ def positive(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.where(s > 0, s, NEVER).softmax(-1) @ v
 
 
+def positive_once_more(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.where(scores(q, k) > 0, scores(q, k), NEVER).softmax(-1) @ v
+
+
 def product_added(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.addcmul(scores(q, k), after().float(), torch.full((1,), -1e9)).softmax(-1) @ v
 
@@ -152,6 +160,7 @@ class One(torch.nn.Module):
 
 NOT_FOLLOWED: dict[str, Attend] = {
     "aten.masked_fill.Scalar": best, "aten.where.ScalarOther": positive, "aten.addcmul.default": product_added,
+    "aten.gt.Scalar": positive_once_more,
 }  # fmt: skip
 
 

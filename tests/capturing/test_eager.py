@@ -246,6 +246,15 @@ def test_heads_that_only_an_export_repeats(captured: Any) -> None:
     assert codes(report) == ["GF129"]
 
 
+def test_torch_compile_repeats_heads_as_an_export_does(captured: Any) -> None:
+    """One kernel writes the sum of the keys for each of four heads."""
+    report = analyze(captured("repeats"), execution="compiled")
+    query, mask = 4 * 8 * 4, 64 * 4
+    assert (
+        report.totals.peak_bytes == UNIT + 2 * UNIT + 2 * query + mask
+    )  # keys, those of four heads, the result
+
+
 @pytest.mark.parametrize("name", ["masks", "masks_in_a_block"])
 def test_a_value_that_an_export_reads_again_is_held(captured: Any, name: str) -> None:
     """Eager execution makes the second mask anew."""

@@ -51,8 +51,23 @@ def test_gguf(tmp_path: Path) -> None:
         "F32": 40,
         "F16": 128,
     }  # a block of Q4_K: 256 numbers in 144 bytes
-    assert computed_in(found) == "bfloat16"
+    assert computed_in(found) == "float16"  # of what is no block
     assert computed_in(stored(gguf(tmp_path / "b.gguf", [((64,), 1)]))) == "float16"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dtype"),
+    [
+        ({"I32": 900, "F16": 60}, "float16"),  # GPTQ: packed integers, scales, embeddings
+        ({"F8_E4M3": 900, "BF16": 60, "F32": 70}, "bfloat16"),  # the scales are float32
+        ({"I8": 900, "F16": 60, "BF16": 70}, "bfloat16"),
+        ({"Q4_K": 900, "F32": 10}, "bfloat16"),
+        ({"F32": 900, "F16": 60}, "float32"),
+        ({}, "float32"),
+    ],
+)
+def test_packed_weights_are_unpacked_to_the_type_beside_them(sizes: dict[str, int], dtype: str) -> None:
+    assert computed_in(sizes) == dtype
 
 
 @pytest.mark.parametrize(

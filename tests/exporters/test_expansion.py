@@ -12,9 +12,8 @@ from graphflops.analysis import analyze
 from graphflops.errors import FileError
 from graphflops.exporters import load
 from graphflops.exporters.onnx_sizes import Sizes
-from graphflops.exporters.pt2_tables import with_aliases
 from graphflops.exporters.sources import OnnxPlaces, Sources
-from graphflops.exporters.types import Types
+from graphflops.exporters.types import Types, with_aliases
 from graphflops.graph import Input, Node, Ref
 from graphflops.render import render
 from graphflops.tensor import FLOAT32, INT64, TensorType

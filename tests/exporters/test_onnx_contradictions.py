@@ -155,7 +155,7 @@ def test_data_in_another_file_and_here(write):
 def test_a_mark_of_left_out_data_that_the_file_brings(write):
     """It would hide the target of a Reshape, so that what the file declares counts."""
     stored = tensor("INT64", (2,), raw_data=2 * EIGHT)
-    stored.external_data.add(key="graphflops.dropped_bytes", value="raw:16")
+    stored.external_data.add(key="graphflops.dropped_bytes", value="raw_data:16:0")
     assert "has data twice" in messages(analyze(write(of_constant(stored))), "GF210")[0]
 
 

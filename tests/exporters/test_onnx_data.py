@@ -69,6 +69,29 @@ def contents(graph: Graph, name: str) -> Any:
     return None if stored is None else array_of(stored)
 
 
+@pytest.mark.parametrize("make", [typed, raw])
+def test_contents_of_constants_in_branches_and_functions(make: Any, tmp_path: Path) -> None:
+    """The constant and the initializer of a branch, and the constant of a function, of 350 numbers each."""
+    array = NUMBERS["float32"]
+    y = helper.make_empty_tensor_value_info("y")
+    made = [helper.make_node("Constant", [], ["c"], value=make(array, "c"))]
+    nodes = [*made, helper.make_node("Add", ["c", "w"], ["y"])]
+    branch = helper.make_graph(nodes, "branch", [], [y], [make(array + 1, "w")])
+    calls = [
+        helper.make_node("If", ["is"], ["y"], then_branch=branch, else_branch=branch),
+        helper.make_node("f", ["y"], ["z"], domain="d", name="call"),
+    ]
+    given = [helper.make_tensor_value_info("is", TensorProto.BOOL, ())]
+    whole = model(calls, given, [helper.make_empty_tensor_value_info("z")])
+    inside = [*made, helper.make_node("Add", ["c", "x"], ["r"])]
+    whole.functions.append(helper.make_function("d", "f", ["x"], ["r"], inside, whole.opset_import))
+    graph = graph_of(whole, tmp_path / "model.onnx")
+    held = {entry.name: contents(graph, entry.name) for entry in graph.inputs if entry.role != "user"}
+    assert held.keys() == {"c", "w", "c_1", "w_1", "call/c"}
+    for name, found in held.items():
+        np.testing.assert_array_equal(found, array + (name[0] == "w"))
+
+
 @pytest.mark.parametrize("suffix", [".onnx", ".json", ".textproto", None])
 def test_contents(suffix: str | None, tmp_path: Path) -> None:
     tensors = [

@@ -313,7 +313,9 @@ def replaceable_target(chance: Random, n: int) -> Made:
 def marked_target(chance: Random, n: int) -> Made:
     """With the mark that our reader sets where it leaves data out."""
     target = integers("s", n * n, 1)
-    target.external_data.add(key=DROPPED, value=chance.choice(("raw:16", "int64:16", "", "raw:-1")))
+    target.external_data.add(
+        key=DROPPED, value=chance.choice(("raw_data:16:0", "int64_data:16:0", "", "raw_data:-1:0"))
+    )
     return Made(as_declared(reshaped(n, target), "r", 1, n * n), large(n))
 
 

@@ -53,7 +53,7 @@ def test_sizes_of_attention(shapes: tuple[Any, ...], expected: tuple[int, ...], 
     assert there.sizes == Attention(*expected)
     assert back.sizes == Attention(*expected, phase="backward")
     assert (there.vector_flops, back.vector_flops) == (0, 0)
-    assert (there.variant, there.dtype) == ("", "bfloat16")
+    assert (there.sizes.masking, there.dtype) == ("", "bfloat16")
 
 
 def test_the_gradient_of_a_mask_is_added_up_and_moved_out_of_rows_that_were_filled_up() -> None:
@@ -91,14 +91,14 @@ def test_keys_and_values_that_heads_share_have_one_gradient() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "keys", "variant"),
+    ("kernel", "keys", "masking"),
     [
         *[("cudnn", keys, "masked" if keys % 2 == 0 else "uneven") for keys in (20, 21, 22, 23, 24)],
         ("flash", 21, "masked"),
         ("efficient", 21, "masked"),
     ],
 )
-def test_rows_of_a_mask_that_do_not_align(kernel: Any, keys: int, variant: str) -> None:
+def test_rows_of_a_mask_that_do_not_align(kernel: Any, keys: int, masking: str) -> None:
     """cuDNN loads four keys of a mask at a time; for the efficient kernel rows are filled up to a multiple of 8."""
     given = [g(BATCH, HEADS, rows, WIDTH, dtype="bfloat16") for rows in (QUERIES, keys, keys)]
     *filled, there = forward(SDPA, *given, t(QUERIES, keys, dtype="bfloat16"), kernel=kernel)
@@ -111,9 +111,9 @@ def test_rows_of_a_mask_that_do_not_align(kernel: Any, keys: int, variant: str) 
     else:
         assert not filled
     (back,) = backward(SDPA, *given, t(QUERIES, keys, dtype="bfloat16"), kernel=kernel)
-    assert (there.variant, back.variant) == (variant, "masked")
+    assert (there.sizes.masking, back.sizes.masking) == (masking, "masked")
     (there,) = forward(SDPA, *given, kernel=kernel)
-    assert there.variant == ""
+    assert there.sizes.masking == ""
 
 
 def test_operands_with_gaps_or_repeats() -> None:

@@ -29,9 +29,9 @@ def operands(dtype: str = "float32", width: int = WIDTH, keys: int = KEYS, wants
     return [make(2, 6, size, width, dtype=dtype) for size in (QUERIES, keys, keys)]
 
 
-def fused(width: int, keys: int, kernel: Any, read: int, variant: str = "") -> Made:
-    sizes = Attention(2, 6, 6, QUERIES, keys, width, kernel=kernel)
-    return ("attention", variant, 0, read, 2 * HEADS * QUERIES * width, sizes)
+def fused(width: int, keys: int, kernel: Any, read: int, masking: Any = "") -> Made:
+    sizes = Attention(2, 6, 6, QUERIES, keys, width, kernel=kernel, masking=masking)
+    return ("attention", "", 0, read, 2 * HEADS * QUERIES * width, sizes)
 
 
 def zeros(count: int) -> Made:
@@ -183,7 +183,7 @@ def test_all_that_its_gradient_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "queries", "mask", "variant"),
+    ("keys", "queries", "mask", "masking"),
     [
         (24, 40, (40, 24), "masked"),
         (24, 40, (1, 24), "row"),
@@ -197,22 +197,22 @@ def test_all_that_its_gradient_runs() -> None:
         (22, 2, (2, 22), "masked"),
     ],
 )
-def test_masks_of_cudnn(keys: int, queries: int, mask: Any, variant: str) -> None:
+def test_masks_of_cudnn(keys: int, queries: int, mask: Any, masking: str) -> None:
     """Rows of 2 keys load at once, and of 4 where there is one query."""
     given = [t(2, 6, size, WIDTH, **HALF) for size in (queries, keys, keys)]
     extra = [] if mask is None else [t(*mask, **HALF)]
     *_, kernel = forward(SDPA, *given, *extra, kernel="cudnn")
-    assert kernel.variant == variant
+    assert kernel.sizes.masking == masking
 
 
 @pytest.mark.parametrize(
-    ("kernel", "mask", "variant"),
+    ("kernel", "mask", "masking"),
     [("cudnn", (), "dropout"), ("cudnn", (40, 24), "masked_dropout"), ("efficient", (40, 24), "dropout")],
 )
-def test_a_forward_that_drops_weights_has_a_time_of_its_own(kernel: Any, mask: Any, variant: str) -> None:
+def test_a_forward_that_drops_weights_has_a_time_of_its_own(kernel: Any, mask: Any, masking: str) -> None:
     given = [t(2, 6, size, WIDTH, **HALF) for size in (40, 24, 24)]
     *_, found = forward(SDPA, *given, t(*mask, **HALF) if mask else None, 0.1, kernel=kernel)
-    assert found.variant == variant
+    assert found.sizes.masking == masking
 
 
 @pytest.mark.parametrize("kernel", ["flash", "efficient", "cudnn"])

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from graphflops.kernels.call import ConcreteCall
-from graphflops.kernels.convolution import alignment_of, power_of_two, up
+from graphflops.kernels.convolution import Convolution, alignment_of, power_of_two, up
 from graphflops.kernels.cudnn import Problem
 from graphflops.kernels.kernel import Rows, Strided
 from graphflops.kernels.lower import forward_kernels
@@ -45,12 +45,40 @@ def test_channels_with_several_filters_each_have_a_kernel_where_they_are_innermo
     assert found.is_each is expected
 
 
+@pytest.mark.parametrize(
+    ("stride", "padding", "dilation", "expected"),
+    [
+        ((1, 1), (1, 1), (1, 1), False),
+        ((1, 1), (2, 2), (2, 2), True),
+        ((2, 2), (1, 1), (1, 1), False),
+        ((2, 2), (2, 2), (2, 2), True),
+        ((1, 1), (1, 2), (1, 2), True),
+        ((1, 1), "same", (2, 2), False),  # what is padded is not known
+    ],
+)
+def test_windows_whose_positions_lie_apart(stride: Any, padding: Any, dilation: Any, expected: bool) -> None:
+    found = problem((2, 8, 16, 17), (8, 1, 3, 3), stride, padding, dilation, 8)
+    assert found.sizes.is_dilated is expected
+
+
+@pytest.mark.parametrize(("dilation", "expected"), [(1, False), (2, True)])
+def test_windows_of_onnx_that_are_padded_at_one_end(dilation: int, expected: bool) -> None:
+    """A sequence as it is known at each time: all padding is before the first element."""
+    conv = Convolution(t(2, 8, 16), t(8, 8, 3), t(2, 8, 16), (1,), (2 * dilation, 0), 1, False)
+    assert conv.is_dilated is expected
+
+
 def test_what_each_pass_reads_and_writes() -> None:
     found = problem((2, 8, 6, 6), (16, 8, 3, 3))
-    x, weight, out = found.x, found.weight, found.out
-    assert found.operands == ((x, weight), out)
-    assert replace(found, phase="input_gradient").operands == ((out, weight), x)
-    assert replace(found, phase="weight_gradient").operands == ((out, x), weight)
+    x, weight, out = 2 * 2 * 8 * 36, 2 * 16 * 8 * 9, 2 * 2 * 16 * 16
+    phases = {
+        "forward": (x + weight, out),
+        "input_gradient": (out + weight, x),
+        "weight_gradient": (out + x, weight),
+    }
+    for phase, moved in phases.items():
+        kernels = replace(found, phase=phase).kernels(1)
+        assert [(k.read_bytes, k.written_bytes) for k in kernels if k.family == "convolution"] == [moved]
 
 
 def test_a_bias_is_added_to_each_channel_by_a_kernel_of_its_own() -> None:
@@ -80,10 +108,10 @@ def test_numbers_by_which_kernels_are_chosen() -> None:
 def test_conversions_of_images() -> None:
     """196 positions are seven tiles of 32; one channel is filled up to eight."""
     one = problem((2, 32, 14, 14), (16, 32, 3, 3))
-    (kernel,) = one.conversion(one.x)
+    (kernel,) = one.conversion("x")
     assert (kernel.sizes, kernel.flops) == (Rows(2 * 1 * 7, 1), 0)
     gray = problem((2, 1, 14, 14), (16, 1, 3, 3))
-    zeros, kernel = gray.conversion(gray.x)
+    zeros, kernel = gray.conversion("x")
     size = 2 * 2 * 14 * 14
     assert (zeros.written_bytes, kernel.read_bytes, kernel.written_bytes) == (8 * size, size, 8 * size)
     assert kernel.sizes == Rows(2 * 1 * 7, 1)
@@ -105,11 +133,11 @@ def test_a_convolution_of_unknown_operands_has_the_work_of_its_operator() -> Non
     assert (kernel.flops, kernel.vector_flops) == (2 * 2 * 16 * 16 * 8 * 9, 0)
 
 
-@pytest.mark.parametrize(("side", "variant"), [(1, ""), (5, "tiled")])
-def test_few_channels_in_order_are_tiled_unless_there_is_one_position(side: int, variant: str) -> None:
+@pytest.mark.parametrize(("side", "algorithm"), [(1, ""), (5, "tiled")])
+def test_few_channels_in_order_are_tiled_unless_there_is_one_position(side: int, algorithm: str) -> None:
     found = problem((2, 3, side, side), (16, 3, 3, 3), (1, 1), (1, 1))
     assert found.way == "as_it_lies"
-    assert found.variant == variant
+    assert found.algorithm == algorithm
 
 
 def test_an_image_without_a_batch_has_no_problem_of_its_own() -> None:
@@ -122,7 +150,7 @@ def test_an_image_without_a_batch_has_no_problem_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "channels", "image", "window", "more", "variant"),
+    ("dtype", "channels", "image", "window", "more", "algorithm"),
     [  # PyTorch leaves small square windows in float16 to cuDNN, from 32 channels and lines of 7 pixels on
         ("float16", 32, (7, 7), 3, (), "shared"),
         ("float16", 32, (7, 7), 5, (), "shared"),
@@ -136,16 +164,16 @@ def test_an_image_without_a_batch_has_no_problem_of_its_own() -> None:
     ],
 )
 def test_depthwise_convolutions_of_cudnn(
-    dtype: str, channels: int, image: tuple[int, int], window: int, more: tuple[int, ...], variant: str
+    dtype: str, channels: int, image: tuple[int, int], window: int, more: tuple[int, ...], algorithm: str
 ) -> None:
     x, weight = t(2, channels, *image, dtype=dtype), t(channels, 1, window, window, dtype=dtype)
     stride, padding = more or (1,), (window // 2,) * 2
     (kernel,) = forward("aten.conv2d.default", x, weight, None, (*stride, *stride), padding, (1, 1), channels)
-    assert kernel.variant == variant
+    assert kernel.sizes.algorithm == algorithm
 
 
 @pytest.mark.parametrize(
-    ("dtype", "channels", "window", "stride", "variants"),
+    ("dtype", "channels", "window", "stride", "algorithms"),
     [  # in float16 any window of a sequence, from 32 channels on; its weight's gradient is computed otherwise
         ("float16", 32, 33, 1, ["line", "line", ""]),
         ("float16", 32, 4, 1, ["line", "line", ""]),
@@ -156,9 +184,9 @@ def test_depthwise_convolutions_of_cudnn(
     ],
 )
 def test_depthwise_sequences_of_cudnn(
-    dtype: str, channels: int, window: int, stride: int, variants: list[str]
+    dtype: str, channels: int, window: int, stride: int, algorithms: list[str]
 ) -> None:
     x, weight = g(2, channels, 100, dtype=dtype), g(channels, 1, window, dtype=dtype)
     given = "aten.conv1d.default", x, weight, None, (stride,), (window // 2,), (1,), channels
     found = (*forward(*given), *backward(*given))
-    assert [kernel.variant for kernel in found if kernel.family == "convolution"] == variants
+    assert [kernel.sizes.algorithm for kernel in found if kernel.family == "convolution"] == algorithms

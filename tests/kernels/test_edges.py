@@ -34,16 +34,16 @@ from tests.time.one_call import backward, forward, one_call
 
 
 def test_what_sizes_are_where_nothing_else_is_said() -> None:
-    assert Product(4, 5, 6) == Product(4, 5, 6, 1, "tn")
-    assert Attention(1, 2, 3, 4, 5, 6) == Attention(1, 2, 3, 4, 5, 6, 1.0, "flash", "forward")
+    assert Product(4, 5, 6) == Product(4, 5, 6, 1, "tn", "")
+    assert Attention(1, 2, 3, 4, 5, 6) == Attention(1, 2, 3, 4, 5, 6, 1.0, "flash", "forward", "")
     assert Recurrence(1, 2, 3, 4, 5) == Recurrence(1, 2, 3, 4, 5, 1, 1, "forward")
     assert Exchange(7) == Exchange(7, 2, 1)
     assert Strided(7, 2, 3) == Strided(7, 2, 3, 0.0, False)
     assert Rows(7, 2) == Rows(7, 2, True)
     assert Sizes(1, 2, 3, (4,), (4,), (1,)) == Sizes(
-        1, 2, 3, (4,), (4,), (1,), 1, False, False, "forward", False
+        1, 2, 3, (4,), (4,), (1,), 1, False, "", "forward", False
     )
-    assert Kernel("copy", "float32") == Kernel("copy", "float32", 0, 0, 0, 0, None, "", False)
+    assert Kernel("copy", "float32") == Kernel("copy", "float32", 0, 0, 0, 0, None, "", 1, False)
 
 
 @pytest.mark.parametrize(

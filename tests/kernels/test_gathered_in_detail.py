@@ -146,12 +146,12 @@ def zeros(nbytes: int) -> Made:
             ],
         ),
         (
-            "index.Tensor",  # 40 of each row in the mean, three deviations of 6.3 more of one
+            "index.Tensor",  # a warp for each entry; 40 of each row in the mean, three deviations of 6.3 more of one
             (g(100, 64), (t(4000, **LONG),)),
             [
                 zeros(4 * 6400),
                 sorts("index", 4000),
-                ("scatter", "repeated", 0, 4 * 4000 * 64, 4 * 6400, Rows(1, 58)),
+                ("scatter", "repeated", 0, 4 * 4000 * 64, 4 * 6400, Rows(4000, 58)),
             ],
         ),
         (
@@ -160,7 +160,7 @@ def zeros(nbytes: int) -> Made:
             [
                 zeros(4 * 3200),
                 sorts("index", 4000),
-                ("scatter", "repeated", 0, 4 * 4000 * 32, 4 * 3200, Rows(1, 19)),
+                ("scatter", "repeated", 0, 4 * 4000 * 32, 4 * 3200, Rows(4000, 19)),
             ],
         ),
         (
@@ -169,7 +169,7 @@ def zeros(nbytes: int) -> Made:
             [
                 zeros(4 * 480),
                 sorts("few", 1200),
-                ("scatter", "repeated", 0, 4 * 1200 * 6, 4 * 480, Rows(1, 26 // 3)),
+                ("scatter", "repeated", 0, 4 * 1200 * 6, 4 * 480, Rows(1200, 26 // 3)),
             ],
         ),
     ],

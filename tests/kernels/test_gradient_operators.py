@@ -82,6 +82,15 @@ def test_a_gradient_operator_launches_what_the_backward_of_its_forward_does(
     assert [moved for *_, moved, _ in own] == [moved for *_, moved, _ in implied]
 
 
+def test_a_gradient_operator_copies_a_transposed_operand_as_the_backward_of_its_forward_does() -> None:
+    norm, gradient, *_ = PAIRS[0][1], PAIRS[0][4]
+    implied = made(backward("aten.native_layer_norm.default", *norm, outputs=3, strides={0: (1, 64)}))
+    call = one_call("aten.native_layer_norm_backward.default", *gradient, outputs=3, strides={1: (1, 64)})
+    (copy, *_) = found = made(call_kernels(call))
+    assert (copy[:2], len(found)) == (("copy", "strided"), len(implied))
+    assert copy == implied[0]
+
+
 def test_the_backward_of_an_attention_is_one_fused_kernel() -> None:
     head = t(*HEADS)
     given = (head, head, head, head, head, statistics(*HEADS[:-1]), None, None, 128, 128, 0.0, True)

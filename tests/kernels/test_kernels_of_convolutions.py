@@ -15,6 +15,7 @@ from graphflops.kernels.convolution import Convolution, Layout
 from graphflops.kernels.cudnn import Problem
 from graphflops.kernels.kernel import Kernel, Rows, Strided
 from graphflops.tensor import BFLOAT16, TensorType
+from graphflops.time.schedule import forward_seconds
 from tests.one_call import g
 from tests.support import t
 from tests.time.one_call import backward, forward, made, one_call, pointwise
@@ -119,8 +120,32 @@ def test_groups_that_are_kernels_without_tensor_cores(
     takes(taken)
     assert one.is_each is is_each
     (kernel, *rest) = one.kernels(1000)
-    assert (kernel.variant == "direct", one.sizes.is_looped) == (is_each, is_each)
+    assert one.sizes.algorithm == ("direct" if is_each else "")
     assert (kernel.vector_flops, kernel.flops) == (0, 1000) or rest
+
+
+@pytest.mark.parametrize(
+    ("one", "taken", "launches"),
+    [
+        (problem(16, 16, 4), "one_by_one", 4 * 4),  # operand, weight, product and result of each group
+        (problem(16, 16, 4, is_last=True), "one_by_one", 4 * 3),  # the weight lies in order
+        (problem(16, 16, 4, taps=1), "one_by_one", 4 * 3),  # and so does one of single positions
+        (problem(16, 16, 4, dtype="float32"), "one_by_one", 4 * 4),
+        (problem(16, 16, 4, taps=1, dtype="float32"), "one_by_one", 4),
+        (problem(16, 16, 4, taps=1, dtype="float32"), "direct", 4),
+        (problem(16, 16, 4), "as_it_lies", 1),
+    ],
+)
+def test_the_cpu_starts_the_kernels_of_each_group(
+    one: Problem, taken: str, launches: int, takes: Any
+) -> None:
+    takes(taken)
+    (kernel,) = one.kernels(1000)
+    assert kernel.launches == launches
+    costs = {"forward.convolution": 20.0, "forward.further_kernel": 7.0, "forward.recording": 0.0}
+    operator = one_call("aten.conv2d.default", t(2, 64, 8, 8), t(64, 16, 3, 3), None, 1, 1, 1, 4).operator
+    seconds = forward_seconds(costs, operator, [kernel, kernel], records=False)
+    assert seconds == 20.0 + 7.0 * (2 * launches - 1)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +160,7 @@ def test_long_windows_of_sequences_are_kernels_for_each_group(
     given = t(2, 2 * channels, 64, dtype="bfloat16"), t(*shape, dtype="bfloat16")
     one = Problem.of(one_call("aten.conv1d.default", *given, None, (1,), (taps // 2,), (1,), 2))
     assert one is not None
-    assert one.is_each is is_each
+    assert (one.is_each, one.algorithm) == (is_each, "long" if is_each else "")
     assert not replace(one, is_channels_last=True).is_each
 
 
@@ -159,7 +184,7 @@ def test_how_the_kernel_of_a_way_sees_its_operands(
 ) -> None:
     takes(taken)
     sizes = problem(16, 16, 4, is_last=is_last).sizes
-    assert (sizes.channels_last, sizes.is_looped) == expected
+    assert (sizes.channels_last, sizes.algorithm == "one_by_one") == expected
     assert (sizes.channels, sizes.filters, sizes.groups, sizes.filter) == (64, 64, 4, (3, 3))
 
 
@@ -255,31 +280,31 @@ def test_padded_channels_begin_as_zeros() -> None:
     one = problem(60, 30)
     x, out, weight = 2 * 2 * 60 * 64, 2 * 2 * 30 * 64, 2 * 30 * 60 * 9
     wide = x * 64 // 60
-    assert made(one.conversion(one.x)) == [zeros(wide), conversion(x, wide, 2, 64, 64)]
-    assert made(one.conversion(one.out)) == [conversion(out, out, 2, 30, 64)]
+    assert made(one.conversion("x")) == [zeros(wide), conversion(x, wide, 2, 64, 64)]
+    assert made(one.conversion("o")) == [conversion(out, out, 2, 30, 64)]
     wide = weight * 64 // 60
-    assert made(one.conversion(one.weight)) == [
+    assert made(one.conversion("w")) == [
         zeros(wide),
         ("copy", "generic", 0, weight, wide, None),
     ]
     whole = problem(60, 32)
     weight = 2 * 32 * 60 * 9
-    assert made(whole.conversion(whole.weight)) == [
+    assert made(whole.conversion("w")) == [
         zeros(weight * 64 // 60),
         conversion(weight, weight * 64 // 60, 32, 64, 9),
     ]
-    assert made(problem(60, 32, batch=8).conversion(whole.x))[1][1] == "channels_last"
+    assert made(problem(60, 32, batch=8).conversion("x"))[1][1] == "channels_last"
 
 
 def test_with_channels_last_they_are_appended_to_each_pixel() -> None:
     one = problem(60, 32, is_last=True)
     x = 2 * 2 * 60 * 64
     tiles = Rows(2 * 2 * 2, 1)
-    assert made(one.conversion(one.x)) == [
+    assert made(one.conversion("x")) == [
         zeros(x * 64 // 60),
         ("copy", "padded", 0, x, x * 64 // 60, tiles),
     ]
-    assert made(one.conversion(one.out))[0][1] == "channels_last"
+    assert made(one.conversion("o"))[0][1] == "channels_last"
 
 
 @pytest.mark.parametrize("is_last", [False, True])
@@ -289,7 +314,7 @@ def test_packed_groups_are_padded_each(is_last: bool, takes: Any) -> None:
     one = problem(12, 6, 4, is_last=is_last)
     x, weight, out = 2 * 2 * 48 * 64, 2 * 24 * 12 * 9, 2 * 2 * 24 * 64
     generic = ("copy", "generic", 0)
-    found = [made(one.conversion(tensor)) for tensor in (one.x, one.weight, one.out)]
+    found = [made(one.conversion(letter)) for letter in "xwo"]
     wide = [x * 16 // 12, weight * 256 // 72, out * 16 // 6]
     assert [kernels[0] for kernels in found] == [zeros(size) for size in wide]
     assert found[1][1] == (*generic, weight, wide[1], None)
@@ -299,12 +324,12 @@ def test_packed_groups_are_padded_each(is_last: bool, takes: Any) -> None:
         assert found[0][1] == conversion(x, wide[0], 2, 64, 64)
         assert found[2][1] == conversion(out, wide[2], 2, 64, 64)
     exact = problem(16, 16, 4, is_last=is_last)
-    assert made(exact.conversion(exact.x)) == [conversion(2 * 2 * 64 * 64, 2 * 2 * 64 * 64, 2, 64, 64)]
+    assert made(exact.conversion("x")) == [conversion(2 * 2 * 64 * 64, 2 * 2 * 64 * 64, 2, 64, 64)]
     families = [kernel.family for kernel in one.kernels(1)]
     assert families.count("copy") == 3
     half = [kernel.family for kernel in problem(8, 16, 4, is_last=is_last).kernels(1)]
     assert half.count("copy") == (2 if is_last else 3)
-    assert exact.is_padded_group is False
+    assert one.sizes.channels == exact.sizes.channels == 4 * 16
 
 
 @pytest.mark.parametrize(
@@ -371,11 +396,13 @@ def test_bytes_beside_a_convolution_and_its_gradients(
     layout: Layout, gathered: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Copies of an operand with gaps."""
-    own = {"forward": 10**6, INPUT: 2 * 10**6, WEIGHT: 3 * 10**6}
+    for phase, copied in (("forward", gathered), (INPUT, 0), (WEIGHT, gathered)):
+        dense = cudnn.workspace(CONV, phase, replace(layout, gaps=False), HOPPER)
+        assert cudnn.workspace(CONV, phase, layout, HOPPER) == dense + copied
+    own = {INPUT: 2 * 10**6, WEIGHT: 3 * 10**6}
     monkeypatch.setattr(cudnn, "workspace", lambda conv, phase, *_: own[phase])
     strides = row_major(CONV.out.shape)
-    assert cudnn.forward_bytes(CONV, layout, HOPPER) == 10**6 + gathered
-    both = [2 * 10**6, 3 * 10**6 + gathered]
+    both = [2 * 10**6, 3 * 10**6]
     assert [*cudnn.gradient_bytes(CONV, layout, strides, HOPPER)] == both
     for wanted, expected in ((("wants_x",), both[:1]), (("wants_weight",), both[1:]), ((), [])):
         none = {"wants_x": False, "wants_weight": False}

@@ -72,16 +72,17 @@ def test_what_has_no_gradient_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "rows", "launches"),
+    ("op", "shape", "launches"),
     [
-        ("inverse", Rows(500, 8), 10),
-        ("qr", Rows(100, 4), 7 + 9 * 100),  # one matrix after the other
-        ("eigh", Rows(100, 32), 20),
-        ("unknown", Rows(2, 2), 1),
+        ("linalg_inv_ex", (500, 8, 8), 10),
+        ("linalg_qr", (100, 4, 4), 7 + 9 * 100),  # one matrix after the other
+        ("_linalg_eigh", (100, 32, 32), 20),
+        ("linalg_eig", (2, 2, 2), 1 + 100 * 2),
     ],
 )
-def test_how_many_kernels_the_processor_starts(way: str, rows: Rows, launches: int) -> None:
-    assert Kernel("decomposition", "float32", sizes=rows, variant=way).launches == launches
+def test_how_many_kernels_the_processor_starts(op: str, shape: tuple[int, ...], launches: int) -> None:
+    (kernel,) = forward(f"aten.{op}.default", t(*shape))
+    assert kernel.launches == launches
 
 
 RATES = {

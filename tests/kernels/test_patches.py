@@ -1,14 +1,11 @@
-"""Kernels of patches as columns, and of convolutions whose groups run one by one, by hand."""
+"""Kernels of patches as columns, by hand."""
 
 from __future__ import annotations
 
-import pytest
-
-from graphflops.kernels.kernel import DIRECT, Convolution, Kernel, Rows, Windows
-from graphflops.time.schedule import forward_seconds
+from graphflops.kernels.kernel import Rows, Windows
 from tests.one_call import g
 from tests.support import t
-from tests.time.one_call import backward, forward, one_call
+from tests.time.one_call import backward, forward
 
 IM2COL = "aten.im2col.default"
 X, COLUMNS = 4 * 8 * 10 * 10, 4 * 8 * 9 * 64  # bytes of an image, and of its 64 patches of 3 x 3
@@ -37,34 +34,3 @@ def test_columns_are_added_up_by_one_kernel() -> None:
     assert (kernel.variant, kernel.sizes) == ("col2im", Windows(2 * 8 * 100, 5.76))
     copies = backward("aten.col2im.default", g(2, 72, 64), *arguments)
     assert [(k.variant, k.written_bytes) for k in copies] == [("im2col", COLUMNS)] * 2
-
-
-def looped(dtype: str, taps: int, *, last: bool = False, variant: str = "") -> Kernel:
-    sizes = Convolution(
-        *(2, 64, 64, (8, 8), (8, 8), (taps, taps)), groups=4, is_looped=True, channels_last=last
-    )
-    return Kernel("convolution", dtype, 1, 0, 1, 1, sizes, variant=variant)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "launches"),
-    [
-        (looped("bfloat16", 3), 4 * 4),  # operand, weight, product and result of each group
-        (looped("bfloat16", 3, last=True), 4 * 3),  # the weight lies in order
-        (looped("bfloat16", 1), 4 * 3),  # and so does one of single positions
-        (looped("float32", 3), 4 * 4),
-        (looped("float32", 1), 4),
-        (looped("bfloat16", 1, variant=DIRECT), 4),
-        (
-            Kernel("convolution", "bfloat16", sizes=Convolution(2, 64, 64, (8, 8), (8, 8), (3, 3), groups=4)),
-            1,
-        ),
-        (Kernel("elementwise", "bfloat16"), 1),
-    ],
-)
-def test_the_cpu_starts_the_kernels_of_each_group(kernel: Kernel, launches: int) -> None:
-    assert kernel.launches == launches
-    costs = {"forward.convolution": 20.0, "forward.further_kernel": 7.0, "forward.recording": 0.0}
-    operator = one_call("aten.conv2d.default", t(2, 64, 8, 8), t(64, 16, 3, 3), None, 1, 1, 1, 4).operator
-    seconds = forward_seconds(costs, operator, [kernel, kernel], records=False)
-    assert seconds == 20.0 + 7.0 * (2 * launches - 1)

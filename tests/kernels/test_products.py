@@ -55,8 +55,8 @@ def test_what_is_added_to_a_batch_is_copied_into_the_result_first() -> None:
 
 def test_products_of_integers_write_wider_ones() -> None:
     (kernel,) = forward("aten._int_mm.default", t(32, 64, dtype="int8"), t(64, 16, dtype="int8"))
-    sizes, read, written = Product(32, 16, 64, layout="nn"), 32 * 64 + 64 * 16, 4 * 32 * 16
-    assert kernel == Kernel("matmul", "int8", 2 * 32 * 16 * 64, 0, read, written, sizes, "int8_across")
+    sizes, read, written = Product(32, 16, 64, 1, "nn", "int8_across"), 32 * 64 + 64 * 16, 4 * 32 * 16
+    assert kernel == Kernel("matmul", "int8", 2 * 32 * 16 * 64, 0, read, written, sizes)
 
 
 def test_a_product_without_elements_is_no_kernel() -> None:
@@ -184,7 +184,7 @@ def test_groups_read_the_matrices_of_those_that_have_rows(
         flops,
         0,
     )
-    assert (kernel.sizes, kernel.variant) == (Product(each, 6, 8, groups, "nn"), "grouped")
+    assert kernel.sizes == Product(each, 6, 8, groups, "nn", "grouped")
     assert kernel.written_bytes == written
     assert kernel.read_bytes == pytest.approx(2 * (rows * 8 + read * 8 * 6) + 4 * groups, abs=1)
 
@@ -192,7 +192,7 @@ def test_groups_read_the_matrices_of_those_that_have_rows(
 def test_groups_of_as_many_rows_are_a_batch() -> None:
     """Three matrices times three, and a matrix whose columns are cut into three groups."""
     _, kernel = forward("aten._grouped_mm.default", t(3, 4, 8, **HALF), t(3, 8, 6, **HALF))
-    assert (kernel.variant, kernel.read_bytes) == ("", 2 * 3 * (4 * 8 + 8 * 6))
+    assert (kernel.sizes.algorithm, kernel.read_bytes) == ("", 2 * 3 * (4 * 8 + 8 * 6))
     given = t(4, 12, **HALF), t(12, 6, **HALF), t(3, dtype="int32")
     _, kernel = forward("aten._grouped_mm.default", *given)
-    assert (kernel.variant, kernel.written_bytes) == ("", 2 * 3 * 4 * 6)
+    assert (kernel.sizes.algorithm, kernel.written_bytes) == ("", 2 * 3 * 4 * 6)

@@ -102,7 +102,7 @@ CHAIN = [
 def test_what_is_cheap_and_large_runs_again_first() -> None:
     none, cut, full = choices(CHAIN)
     assert (none.name, none.kept, none.done.seconds) == ("none", 100 + 400 + 100, 0)
-    assert (cut.kept, cut.done.seconds, cut.again) == (100 + 100, 1.0, {"gate"})
+    assert (cut.kept, cut.done.seconds) == (100 + 100, 1.0)
     assert (full.name, full.kept, full.done.seconds) == (
         "full",
         100,
@@ -119,7 +119,7 @@ def costs(layout: Layout, batches: int = 1, layers: int = 8, **part: Any) -> Cos
     part = {"forward": 1.0, "backward": 2.0, **part}
     seconds = {name: Tally(part.pop(name, 0.0)) for name in ("forward", "backward", "weight")}
     layer = Part(**{**seconds, "kept": 1000, "transient": 1500, "parameters": 600, **part})
-    prices = Prices((Part(), layer, Part()), 100, (), ())
+    prices = Prices((Part(), layer, Part()), 100, ())
     return Costs(layout, prices, Recompute("none", 1000), machine(), layers, batches)
 
 

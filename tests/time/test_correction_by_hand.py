@@ -85,7 +85,8 @@ def product(
         ),
         (
             Kernel(
-                "attention", "bfloat16", 0, 0, 1, 1, Attention(2, 8, 2, 100, 200, 64, 0.5), variant="masked"
+                *("attention", "bfloat16", 0, 0, 1, 1),
+                Attention(2, 8, 2, 100, 200, 64, 0.5, masking="masked"),
             ),
             "flash.masked.forward",
             (2, 8, 100, 200, 64, 4, 100),

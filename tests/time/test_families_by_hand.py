@@ -50,7 +50,7 @@ FLASH_SIZES = Attention(2, 4, 4, 8, 8, 64)
          "pointwise_last.forward pointwise_last pointwise.forward pointwise dense.forward dense"),
         (kernel("convolution", DEPTHWISE), "depthwise_last.forward depthwise_last depthwise.forward depthwise"),
         (kernel("attention", FLASH_SIZES), "flash.narrow.forward flash.forward flash attention"),
-        (kernel("attention", replace(FLASH_SIZES, queries=1), variant="masked"),
+        (kernel("attention", replace(FLASH_SIZES, queries=1, masking="masked")),
          "flash.masked.narrow.decoding flash.masked.decoding flash.narrow.decoding flash.decoding flash attention"),
         (kernel("attention", replace(FLASH_SIZES, phase="backward", kernel="cudnn")),
          "cudnn.narrow.backward cudnn.backward cudnn attention"),
@@ -59,7 +59,7 @@ FLASH_SIZES = Attention(2, 4, 4, 8, 8, 64)
         (kernel("attention", replace(FLASH_SIZES, width=129)), "flash.wide.forward flash.forward flash attention"),
         (kernel("matmul", Product(200, 64, 64)), "tn tn matmul"),
         (kernel("matmul", Product(200, 64, 64, 2)), "batched batched matmul"),
-        (kernel("matmul", Product(200, 64, 64, 2), variant="grouped"), "grouped batched batched matmul"),
+        (kernel("matmul", Product(200, 64, 64, 2, algorithm="grouped")), "grouped batched batched matmul"),
         (kernel("matmul", Product(200, 64, 64), is_alone=True), "alone matmul"),
         # Some rows begin at an odd element.
         (kernel("matmul", Product(8, 65, 64)), "by_2 tn matmul"),
@@ -157,7 +157,9 @@ def test_a_correction_has_an_interval_of_its_own() -> None:
     assert found.high / found.seconds == pytest.approx(exp(1.645 * deviation))
 
 
-LOOPED = replace(CONV, channels=80, filters=40, groups=10, is_looped=True)  # of 8 and 4 channels a group
+LOOPED = replace(
+    CONV, channels=80, filters=40, groups=10, algorithm="one_by_one"
+)  # of 8 and 4 channels a group
 
 
 def grouped(sizes: Convolution, each: float, **fields: Any) -> tuple[float, list[Kernel]]:
@@ -211,7 +213,7 @@ def test_groups_that_fill_the_device_take_turns() -> None:
 def test_the_kernels_of_one_group() -> None:
     """A dense convolution, its channels filled up to 8, and conversions of operand, weight and result by tiles of 32."""
     _, (dense, x, weight, out) = grouped(LOOPED, 1e-6)
-    sizes = replace(LOOPED, channels=8, filters=8, groups=1, is_looped=False, channels_last=True)
+    sizes = replace(LOOPED, channels=8, filters=8, groups=1, algorithm="", channels_last=True)
     assert dense == Kernel("convolution", "bfloat16", 1000, 0, 2 * 1184, 2 * 512, sizes)
     width = (
         2 * (1184 + 512) / (2 * (8 * 64 + 4 * 64) + 8 * 4 * 9)
@@ -231,7 +233,7 @@ def test_the_kernels_of_one_group() -> None:
 
 def test_groups_without_tensor_cores_take_the_time_of_their_sums() -> None:
     """4.7 us, and 16.5 ns for each of 8 * 9 multiply-adds of a result; none of the other kernels."""
-    found, seen = grouped(LOOPED, 1.0, variant="direct")
+    found, seen = grouped(replace(LOOPED, algorithm="direct"), 1.0)
     one = 4.7e-6 + 8 * 9 * 16.5e-9
     assert found == pytest.approx(2 * (1.15 * one + 1.6e-6))
     assert seen == []

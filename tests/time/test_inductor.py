@@ -66,7 +66,7 @@ def launcher(module: nn.Module, *inputs: torch.Tensor, training: bool = False) -
 
 def families(launches):
     return [
-        f"{kernel.family}.{kernel.variant}".strip(".")
+        f"{kernel.family}.{getattr(kernel.sizes, 'masking', kernel.variant)}".strip(".")
         for launch in launches
         for kernel in launch.kernels or ()
     ]

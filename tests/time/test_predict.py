@@ -206,7 +206,7 @@ def test_a_gradient_of_an_empty_batch_has_the_time_of_a_launch():
 
 def test_groups_with_long_windows_keep_the_model_of_their_own():
     """wav2vec 2.0's position embedding: 16 groups of 48 channels and 128 taps, 690 us each, in eight streams."""
-    sizes = Convolution(2, 768, 768, (99,), (99,), (128,), groups=16, is_looped=True)
+    sizes = Convolution(2, 768, 768, (99,), (99,), (128,), groups=16, algorithm="long")
     flops = 2 * 2 * 99 * 48 * 128 * 768
-    kernel = Kernel("convolution", "bfloat16", flops, 0, 9_741_312, 304_128, sizes, variant="direct")
+    kernel = Kernel("convolution", "bfloat16", flops, 0, 9_741_312, 304_128, sizes)
     assert predict(kernel, H200).seconds * 1e6 == pytest.approx(2 * 690, rel=0.1)

@@ -94,7 +94,7 @@ def test_chunks_wait_for_the_longest() -> None:
 
 def test_batch_norms_wait_for_memory_one_load_after_another() -> None:
     """Half as fast where it answers as where the cache does."""
-    rates = {**TRAFFIC, "column": 1e6}
+    rates = {**TRAFFIC, "load": 1e6}
     kernel = Kernel("normalization", "float32", 0, 0, 500, 500, Rows(4, 5), variant="batch_norm")
     known = with_rates("normalization.batch_norm", rates, bandwidth=1e15)
     assert seconds(kernel, known) == pytest.approx(2 * 5e-3)
@@ -107,7 +107,7 @@ def test_batch_norms_wait_for_memory_one_load_after_another() -> None:
 
 def test_threads_of_a_softmax_along_an_outer_axis_take_turns() -> None:
     """A third as fast where each load goes to memory; two blocks of 1,024 threads run at once on each of 4 processors."""
-    known = with_rates("softmax.outer", {**TRAFFIC, "column": 1e6}, bandwidth=1e15)
+    known = with_rates("softmax.outer", {**TRAFFIC, "chain": 1e6}, bandwidth=1e15)
     kernel = Kernel("softmax", "float32", 0, 0, 500, 500, Rows(8, 5, False), variant="outer")
     assert seconds(kernel, known) == pytest.approx(3 * 5e-3)
     assert seconds(kernel, replace(known, l2_bytes=10**6)) == pytest.approx(5e-3)
@@ -117,7 +117,7 @@ def test_threads_of_a_softmax_along_an_outer_axis_take_turns() -> None:
 @pytest.mark.parametrize("variant", ["batch_norm_moments", "batch_norm_backward", "batch_norm_training_once"])
 def test_blocks_of_channels_wait_too(variant: str) -> None:
     """What a block does one turn after the other is the longest part, or none."""
-    rates = {**TRAFFIC, "column": 1e6, "row": 1e6}
+    rates = {**TRAFFIC, "load": 1e6, "row": 1e6}
     kernel = Kernel("normalization", "float32", 0, 0, 500, 0, Rows(4, 5, False), variant=variant)
     known = with_rates(f"normalization.{variant}", rates, bandwidth=1e15, l2_bytes=10**6)
     assert seconds(kernel, known) == pytest.approx((1e-3**3 + 5e-3**3) ** (1 / 3))
@@ -154,6 +154,20 @@ def test_depthwise_convolutions_have_a_thread_for_each_result() -> None:
     taps = (22 / 8) ** 2
     gradient = seconds(depthwise("input_gradient", side=3), known)
     assert gradient == pytest.approx(results * (2 + taps * 3) / 4e6, rel=1e-3)
+
+
+def test_a_kernel_of_tiles_goes_over_the_image_where_that_is_faster() -> None:
+    """At each of 8 x 8 places all 9 taps for half a cycle, after 64 cycles, whatever the stride."""
+    rates = {**TRAFFIC, "elements": 0.5, "position": 3.0, "tiles": 64.0, "tiled": 0.5}
+    known = with_rates("convolution.depthwise", rates, clock_hz=1e6, bandwidth=1e15)
+    tiled = (64 + 2 * 16 * 64 * 9 * 0.5) / 4e6
+    assert seconds(depthwise(side=3), known) == pytest.approx(tiled, rel=1e-3)
+    direct = 2 * 16 * 2 * 2 * (2 + 9 * 3) / 4e6  # of few windows
+    assert seconds(depthwise(side=3, stride=4), known) == pytest.approx(direct, rel=1e-3)
+    kernel = depthwise(side=3)
+    dilated = replace(kernel, sizes=replace(kernel.sizes, is_dilated=True))
+    assert seconds(dilated, known) == pytest.approx(2 * 16 * 64 * (2 + (22 / 8) ** 2 * 3) / 4e6, rel=1e-3)
+    assert seconds(depthwise(side=7), known) > 5 * tiled  # no such kernel
 
 
 def test_gradients_of_depthwise_convolutions_repeat_work() -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from graphflops.devices import device as published
 from graphflops.kernels.kernel import Convolution, Kernel, Product
 from graphflops.time.predict import predict
-from graphflops.time.predict_products import Problem, convolution_kind, is_long, of_convolution
+from graphflops.time.predict_products import Problem, convolution_kind, of_convolution
 from tests.time.toy_device import FAST, MATMUL, device, seconds, with_rates
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def conv(phase: Any = "forward", side: int = 6, **changed: Any) -> Convolution:
 
 STRIDED = {"batch": 2, "channels": 16, "image": (8, 8), "result": (4, 4), "filter": (3, 3)}
 GROUPS = {**STRIDED, "image": (4, 4), "channels": 128, "filters": 256}
-LOOPED = {"batch": 2, "channels": 80, "filters": 160, "groups": 10, "is_looped": True, "filter": (3,)}
+LOOPED = {"batch": 2, "channels": 80, "filters": 160, "groups": 10, "algorithm": "long", "filter": (3,)}
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_the_product_that_a_convolution_is(sizes: Convolution, expected: tuple[i
         (conv(channels=3, filter=(3, 3), channels_last=True), "stem_last"),
         (conv(channels=3, filter=(6, 6), is_patches=True), "patches"),
         (conv(groups=8), "grouped"),
-        (conv(groups=8, is_looped=True), "looped_long"),
+        (conv(groups=8, algorithm="long"), "looped_long"),
         (conv(groups=64), "depthwise"),
         (conv(groups=64, filter=(9, 9)), "depthwise"),
         (conv(groups=64, filter=(7, 7), channels_last=True, batch=8), "depthwise_last"),
@@ -248,14 +248,6 @@ def test_a_column_is_a_row_times_the_other_matrix(layout: Any, turned: Any) -> N
     column, row = product(512, 1, 256, 1, layout), product(512, 1, 256)
     row = replace(row, sizes=Product(1, 512, 256, 1, turned))
     assert predict(column, published("h200")) == predict(row, published("h200"))
-
-
-def test_long_filters_are_those_of_64_positions_on_channels_that_are_no_power_of_two() -> None:
-    sizes = conv(channels=96, groups=8, filter=(64,))  # 12 channels a group
-    assert is_long(sizes)
-    assert is_long(replace(sizes, filter=(8, 8)))
-    assert not is_long(replace(sizes, filter=(63,)))
-    assert not is_long(replace(sizes, groups=6))  # 16 channels
 
 
 def test_a_bias_is_loaded_after_a_short_product() -> None:

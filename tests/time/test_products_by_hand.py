@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from graphflops.kernels.kernel import GROUPED, WHOLE, Convolution, Kernel, Product
+from graphflops.kernels.kernel import Convolution, Kernel, Product
 from graphflops.time.predict_products import (
     Problem,
     convolution_kind,
-    is_long,
     is_whole,
     of_convolution,
     of_product,
@@ -267,9 +266,9 @@ def test_bytes_of_a_convolution_and_of_its_filters(sizes: Convolution, moved: in
         (conv(channels=80, filters=20, groups=4, filter=(3, 3)), (4 * 36, 15, 60 * 9, 2)),
         (conv(channels=128, filters=64, groups=2, filter=(3, 3)), (4 * 36, 32, 64 * 9, 2)),
         # Up to 512 positions groups run in eight streams.
-        (conv(batch=8, side=8, groups=4, is_looped=True), (512, 8, 16, 4)),
-        (conv(batch=8, side=8, groups=16, is_looped=True), (512, 2, 4, 8)),
-        (conv(batch=1, side=23, groups=4, is_looped=True), (529, 8, 16, 1)),
+        (conv(batch=8, side=8, groups=4, algorithm="long"), (512, 8, 16, 4)),
+        (conv(batch=8, side=8, groups=16, algorithm="long"), (512, 2, 4, 8)),
+        (conv(batch=1, side=23, groups=4, algorithm="long"), (529, 8, 16, 1)),
     ],
 )
 def test_products_of_odd_convolutions(sizes: Convolution, expected: tuple[int, ...]) -> None:
@@ -294,17 +293,17 @@ def test_alignment_of_groups(channels: int, filters: int, groups: int, alignment
 
 
 def test_turns_of_looped_groups() -> None:
-    looped = conv(batch=8, side=11, groups=16, is_looped=True)
+    looped = conv(batch=8, side=11, groups=16, algorithm="long")
     assert of_convolution(looped, 2, PEAK, 0).turns == 2
     assert of_convolution(replace(looped, batch=1, result=(12, 11)), 2, PEAK, 0).turns == 16  # 132 positions
-    assert of_convolution(replace(looped, is_looped=False), 2, PEAK, 0).turns == 1
+    assert of_convolution(replace(looped, algorithm=""), 2, PEAK, 0).turns == 1
 
 
 @pytest.mark.parametrize(
     ("sizes", "kind"),
     [
         (conv(groups=2), "grouped"),
-        (conv(groups=2, is_looped=True), "looped_long"),
+        (conv(groups=2, algorithm="long"), "looped_long"),
         (conv(channels=2, groups=2), "depthwise"),
         (conv(channels=2, groups=2, channels_last=True, batch=8), "depthwise_last"),
         (conv(channels=2, groups=2, channels_last=True, filter=(7, 8)), "depthwise_direct"),
@@ -327,13 +326,6 @@ def test_kinds_of_odd_convolutions(sizes: Convolution, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("channels", "long"), [(1, False), (2, False), (3, True), (4, False), (6, True), (8, False), (12, True)]
-)
-def test_channels_that_are_no_power_of_two(channels: int, long: bool) -> None:
-    assert is_long(conv(channels=channels * 4, groups=4, filter=(8, 8))) is long
-
-
-@pytest.mark.parametrize(
     ("m", "changed", "whole"),
     [
         (129, {}, True),
@@ -341,14 +333,14 @@ def test_channels_that_are_no_power_of_two(channels: int, long: bool) -> None:
         (129, {"dtype": "bfloat16"}, False),
         (129, {"vector_flops": 0}, False),  # without a bias
         (129, {"batch": 2}, True),
-        (129, {"batch": 2, "variant": GROUPED}, False),
+        (129, {"batch": 2, "algorithm": "grouped"}, False),
         (129, {"layout": "tn"}, False),
-        (1, {"dtype": "bfloat16", "vector_flops": 0, "batch": 2, "variant": WHOLE}, True),
+        (1, {"dtype": "bfloat16", "vector_flops": 0, "batch": 2, "algorithm": "tn"}, True),
     ],
 )
 def test_sums_that_stay_whole(m: int, changed: dict[str, Any], whole: bool) -> None:
     """Of a batch, of many rows in float32 with a bias, or of a kernel that says so."""
-    given = {"dtype": "float32", "vector_flops": 1, "batch": 1, "layout": "nn", "variant": "", **changed}
-    sizes = Product(m, 64, 64, given["batch"], given["layout"])
-    kernel = Kernel("matmul", given["dtype"], 2, given["vector_flops"], 4, 4, sizes, given["variant"])
+    given = {"dtype": "float32", "vector_flops": 1, "batch": 1, "layout": "nn", "algorithm": "", **changed}
+    sizes = Product(m, 64, 64, given["batch"], given["layout"], given["algorithm"])
+    kernel = Kernel("matmul", given["dtype"], 2, given["vector_flops"], 4, 4, sizes)
     assert is_whole(kernel, sizes) is whole

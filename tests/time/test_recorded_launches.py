@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from graphflops.graph import Graph, Input, Node, Output, Ref, Step, Storage
+from graphflops.kernels.kernel import Transfer
 from graphflops.passes.attention import facts_of
 from graphflops.passes.bind import bind
 from graphflops.passes.price import price
@@ -124,26 +125,26 @@ def moved(source: str, *, to: str = "y", aside: bool = False, **named: Any) -> l
 
 
 @pytest.mark.parametrize(
-    ("source", "to", "variant"),
+    ("source", "to", "sizes"),
     [
-        ("h", "y", "to_device.pinned"),
-        ("p", "y", "to_device"),
-        ("x", "h", "to_host.pinned"),
-        ("x", "p", "to_host"),
+        ("h", "y", Transfer(to_host=False, is_pinned=True)),
+        ("p", "y", Transfer(to_host=False)),
+        ("x", "h", Transfer(to_host=True, is_pinned=True)),
+        ("x", "p", Transfer(to_host=True)),
     ],
 )
 @pytest.mark.parametrize("non_blocking", [False, True])
-def test_copies_between_the_memories(source: str, to: str, variant: str, non_blocking: bool) -> None:
+def test_copies_between_the_memories(source: str, to: str, sizes: Transfer, non_blocking: bool) -> None:
     """The CPU waits for them but where it need not, and the memory of the host is pinned."""
     first, second = moved(source, to=to, non_blocking=non_blocking)
     (kernel,) = first.kernels or ()
-    assert (kernel.family, kernel.variant, kernel.read_bytes, kernel.written_bytes) == (
+    assert (kernel.family, kernel.sizes, kernel.read_bytes, kernel.written_bytes) == (
         "transfer",
-        variant,
+        sizes,
         128,
         128,
     )
-    assert first.waits is not (non_blocking and variant.endswith("pinned"))
+    assert first.waits is not (non_blocking and sizes.is_pinned)
     assert (first.part, first.row, second.row, second.waits) == ("all", 0, 1, False)
 
 
@@ -177,7 +178,7 @@ def test_a_copy_into_a_tensor_of_the_host() -> None:
         storages=STORAGES,
         places={"x": (0, 0, 128), "h": (1, 0, 128), "y": (1, 0, 128)},
     )
-    assert [kernel.variant for kernel in found[0].kernels or ()] == ["to_host.pinned"]
+    assert [kernel.sizes for kernel in found[0].kernels or ()] == [Transfer(to_host=True, is_pinned=True)]
     assert found[0].waits
 
 

@@ -245,7 +245,7 @@ def test_chunks_of_a_reduction_are_no_rows() -> None:
 )
 def test_batch_norms_wait_less_for_a_cache(read: int, written: int, l2: int | None, slower: float) -> None:
     one = kernel(Rows(4, 5), "normalization", read_bytes=read, written_bytes=written, variant="batch_norm")
-    found = took(one, {"column": 1e6}, l2_bytes=l2)
+    found = took(one, {"load": 1e6}, l2_bytes=l2)
     assert found[0] == pytest.approx(slower * 5 * MS)
     assert found[1] == pytest.approx(slower * 5 * MS)
 

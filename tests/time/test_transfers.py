@@ -8,8 +8,7 @@ import pytest
 
 from graphflops import analyze, record
 from graphflops.devices import Host, Link, complete, device
-from graphflops.kernels.kernel import Kernel
-from graphflops.kernels.moved import Transfer
+from graphflops.kernels.kernel import Kernel, Transfer
 from graphflops.time.predict import predict
 from tests.time import toy_device
 
@@ -18,43 +17,37 @@ COPIES = {"start": 1e-5, "pinned": 0.5, "to_device": 2e8, "to_host": 4e8, "fresh
 BUS = Link("PCIe 5.0 x16", 1e9)
 
 
-def seconds(variant: str, size: int, **more: Any) -> float:
+TO_HOST, TO_DEVICE = Transfer(to_host=True), Transfer(to_host=False)
+
+
+def seconds(sizes: Transfer, size: int, **more: Any) -> float:
     known = toy_device.device(**{"links": (BUS,), "host": Host({}, copies=COPIES), **more})
-    return predict(Kernel("transfer", "bfloat16", 0, 0, size, size, variant=variant), known).seconds
+    return predict(Kernel("transfer", "bfloat16", 0, 0, size, size, sizes), known).seconds
 
 
 @pytest.mark.parametrize(
-    ("variant", "size", "rate"),
+    ("sizes", "size", "rate"),
     [
-        ("to_host.pinned", MIB, 0.5 * 1e9),  # half of the bus, either way
-        ("to_device.pinned", 64 * MIB, 0.5 * 1e9),
-        ("to_host", MIB, 4e8),
-        ("to_host", 32 * MIB - 1, 4e8),
-        ("to_host", 32 * MIB, 1e8),  # a block that the C library maps anew
-        ("to_device", 64 * MIB, 2e8),
+        (Transfer(to_host=True, is_pinned=True), MIB, 0.5 * 1e9),  # half of the bus, either way
+        (Transfer(to_host=False, is_pinned=True), 64 * MIB, 0.5 * 1e9),
+        (TO_HOST, MIB, 4e8),
+        (TO_HOST, 32 * MIB - 1, 4e8),
+        (TO_HOST, 32 * MIB, 1e8),  # a block that the C library maps anew
+        (TO_DEVICE, 64 * MIB, 2e8),
     ],
 )
-def test_a_copy_takes_the_time_of_the_bus_or_of_the_cpu(variant: str, size: int, rate: float) -> None:
-    assert seconds(variant, size) == pytest.approx(1e-5 + size / rate)
+def test_a_copy_takes_the_time_of_the_bus_or_of_the_cpu(sizes: Transfer, size: int, rate: float) -> None:
+    assert seconds(sizes, size) == pytest.approx(1e-5 + size / rate)
 
 
 def test_no_copy_is_faster_than_the_bus() -> None:
     slow = (Link("NVLink 4", 1e12), Link("PCIe 4.0 x16", 1e8))
-    assert seconds("to_host", MIB, links=slow) == pytest.approx(1e-5 + MIB / (0.5 * 1e8))
+    assert seconds(TO_HOST, MIB, links=slow) == pytest.approx(1e-5 + MIB / (0.5 * 1e8))
 
 
 def test_where_nothing_is_known_of_the_bus_a_copy_is_one_in_memory() -> None:
     """2 MiB at 0.8 of 1 GB/s, and 2 us: a guess with a wide interval."""
-    assert seconds("to_host", MIB, links=()) == pytest.approx(2e-6 + 2 * MIB / 0.8e9)
-
-
-@pytest.mark.parametrize(
-    ("variant", "waits"),
-    [("to_host", True), ("to_host.pinned", False), ("to_device", True), ("to_device.pinned", False)],
-)
-def test_the_cpu_waits_unless_told_not_to_and_the_memory_is_pinned(variant: str, waits: bool) -> None:
-    assert Transfer(variant, is_async=True).waits is waits
-    assert Transfer(variant).waits
+    assert seconds(TO_HOST, MIB, links=()) == pytest.approx(2e-6 + 2 * MIB / 0.8e9)
 
 
 @pytest.mark.parametrize("pins", [False, True])

@@ -15,7 +15,7 @@ from graphflops.dims import Dim, Expr, differ, total
 from graphflops.errors import DimError
 from graphflops.rules.onnx.values import Number
 from graphflops.rules.registry import require, require_known
-from graphflops.rules.shapes import axes, only_result, shown
+from graphflops.rules.shapes import axis, only_result, shown
 from graphflops.tensor import DTYPES, INT8, INT32, DType, TensorType, UnknownType, flat
 
 # In the order of their numbers, from 1 on.
@@ -88,13 +88,13 @@ def many(given: Numbers) -> int | None:
 
 
 def chosen_axes(given: Numbers, rank: int, default: int | None = None) -> tuple[int, ...] | None:
-    """Axes counted from the front: the named ones, else the first `default` ones, else all; None if unknown."""
+    """Axes counted from the front: the named ones, each once, else the first `default` ones, else all; None if unknown."""
     if given is None:
         first = rank if default is None else default
         require(first <= rank, f"{first} entries for a tensor of {rank} axes")
         return tuple(range(first))
     named = literals(given)
-    return None if named is None else axes(named, rank)
+    return None if named is None else tuple(dict.fromkeys([axis(place, rank) for place in named]))
 
 
 def unknown(what: str, place: int) -> Dim:

@@ -18,11 +18,10 @@ from graphflops.rules.loss_class import cross_entropy_loss, likelihood
 from graphflops.rules.norm import MEAN_SQUARE, STATISTICS, normalised, scaled, updated
 from graphflops.rules.norm import group_norm as of_groups
 from graphflops.rules.onnx.activation import only_value
-from graphflops.rules.onnx.entries import Outputs, fused, is_wanted, onnx_dtype, work
+from graphflops.rules.onnx.entries import Outputs, chosen_axes, fused, is_wanted, onnx_dtype, work
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import require, require_known, rule
-from graphflops.rules.shapes import axes as axes_of
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import only_result, reduced, tensors_of
 from graphflops.rules.work import WORK, Work
@@ -96,7 +95,7 @@ def lp_normalization(x: TensorType, *, axis: int = -1, p: int = 2) -> Estimate:
 @rule("onnx.MeanVarianceNormalization")
 def mean_variance_normalization(x: TensorType, *, axes: tuple[int, ...] = (0, 2, 3)) -> Estimate:
     """Five operations per element, a root per group."""
-    return normalised(x, prod(reduced(x.shape, axes_of(axes, x.rank))))
+    return normalised(x, prod(reduced(x.shape, chosen_axes(axes, x.rank))))
 
 
 @rule("onnx.LRN")

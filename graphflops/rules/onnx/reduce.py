@@ -21,7 +21,6 @@ from graphflops.rules.onnx.values import filled, known_contents, moved
 from graphflops.rules.operands import Operands
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.resample import suppression
-from graphflops.rules.shapes import axes as axes_of
 from graphflops.rules.shapes import axis as place_of
 from graphflops.rules.shapes import only_result, replaced, same_elements, shown, tensors_of
 from graphflops.tensor import INT64, TensorType
@@ -129,7 +128,7 @@ def reduction(
     kind: Reduction,
 ) -> Estimate:
     """So many operations per element and per result; the axes became an operand in version 18, of sums in version 13."""
-    gone = entries.literals(axes) if axes is not None else ()
+    gone = entries.chosen_axes(axes, x.rank) if axes is not None else ()
     reads = (x, axes if isinstance(axes, TensorType) else None)
     if gone is None:  # data-dependent axes: the remaining sizes are unknown
         count = entries.many(axes)
@@ -150,7 +149,7 @@ def reduction(
     estimate = shared.reduction(x, gone, keepdims == 1, None, *kind[:4])
     out = only_result(estimate)
     if kind.fold is not None:
-        out = values.reduced(kind.fold, out, x, axes_of(gone or None, x.rank))
+        out = values.reduced(kind.fold, out, x, gone or tuple(range(x.rank)))
     return replace(estimate, out=(out,), reads=reads)
 
 
