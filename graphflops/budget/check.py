@@ -22,31 +22,31 @@ from graphflops.report.size_names import alike, collapsed, pattern_of
 # Code, name, severity unless it is an error, what is found, and below it what to do.
 _RULES = """
 GF301 over-limit: A limit is exceeded.
-    Reduce it where the message says, or raise the limit in the budget.
+    reduce it where the message says, or raise the limit in the budget.
 GF302 grown: More has been added since the baseline than the budget allows.
-    Reduce it where the message says, or accept it with graphflops check --update.
+    reduce it where the message says, or accept it with graphflops check --update.
 GF303 cost-unknown: A limit cannot be checked, because the cost of some calls is unknown.
-    Price the operators with --rules FILE.py, or name them under unknown in the budget.
+    price the operators with --rules FILE.py, or name them under unknown in the budget.
 GF304 size-open: A limit cannot be checked, because a size has no value.
-    State the size under dims in the budget.
+    state the size under dims in the budget.
 GF305 coverage-low: The cost of more calls is unknown than the budget allows.
-    Price the operators with --rules FILE.py, or name them under unknown in the budget.
+    price the operators with --rules FILE.py, or name them under unknown in the budget.
 GF306 no-baseline: A relative limit has nothing to compare with.
-    Measure it with graphflops check --update.
+    measure it with graphflops check --update.
 GF307 forbidden-operator: An operator is called that the budget forbids.
-    Replace the call, or allow the operator.
+    replace the call, or allow the operator.
 GF308 module-missing: A limit is for modules that the model does not have.
-    Correct the pattern: * matches one part between dots, ** any number of parts.
+    correct the pattern: * matches one part between dots, ** any number of parts.
 GF309 sizes-differ: The baseline was measured at other sizes.
-    State the sizes under dims in the budget, or measure again with graphflops check --update.
+    state the sizes under dims in the budget, or measure again with graphflops check --update.
 GF310 not-analyzed: The model cannot be analyzed.
-    Export or copy the file again: the message says what is wrong with it.
+    export or copy the file again: the message says what is wrong with it.
 GF311 not-limited note: No limit of the budget is for this model.
-    Add a [[budget]] whose models match it.
+    add a [[budget]] whose models match it.
 GF312 sizes-assumed warning: The baseline is measured at assumed sizes, because the file has no example of them.
-    State the sizes under dims in the budget.
+    state the sizes under dims in the budget.
 GF313 contradiction: No limit can be decided, because the file contradicts itself.
-    Export the model again, and check the model itself where it is a saved report.
+    export the model again, and check the model itself where it is a saved report.
 """
 
 

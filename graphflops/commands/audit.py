@@ -304,7 +304,7 @@ def _check(
 
     paths = list(dict.fromkeys(models)) or budget.files()
     if not paths:
-        raise click.UsageError(f"name a MODEL, or list `models` in {shown(budget.path)}")
+        raise click.UsageError(f"name a MODEL, or list `models` at the top of {shown(budget.path)}")
     if update and budget.baseline_path is None:
         raise FileError(f'{shown(budget.path)}: --update needs `baseline = "FILE"` in it')
     before, revision = (None, "") if update else before_of(budget, paths, baseline)

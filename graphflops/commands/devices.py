@@ -139,7 +139,11 @@ def plan(model: str, output: files.Output, serve: bool, **given: Any) -> None:
 
         output = output.of("Listing")
         step, prompt = model_options.decoder(model)
-        output.write(layouts(replicas(step, **{"prefill": prompt, **chosen}), exact=output.is_exact))
+        found = replicas(step, **{"prefill": prompt, **chosen})
+        click.echo(
+            "graphflops: copies x the devices (tp) of each; requests and tokens/s of all copies", err=True
+        )
+        output.write(layouts(found, exact=output.is_exact))
         return
     rank = chosen.pop("rank", None)
     output = output.of("Plan", rank=rank)

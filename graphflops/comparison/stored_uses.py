@@ -107,6 +107,7 @@ class Matcher:
         self.all = tuple(self.free)
         self.partners: dict[str, set[str]] = defaultdict(set)
         self.met: set[tuple[str, str]] = set()  # parameters that were paired, with the module of the use
+        self.named: set[str] = set()  # those that were paired by name
 
     def entries(self) -> Iterator[LedgerEntry]:
         """What became of the parameters. Exporters omit what changes nothing: biases and scales that are not trained yet."""
@@ -145,9 +146,10 @@ class Matcher:
         self.found["weights_shared"] = sorted(map(plain, shared))
         self.found["weights_split"] = sorted(plain(root) for root, found in places if len(found) > 1)
         self.found["constants_lifted"] = sorted({use.value for use in self.free})
-        # If another value is computed from a root in `met`, the root is present.
+        # If another value is computed from a root in `met`, the root is present; so is one that kept its name, of which a
+        # nested graph makes a second use.
         lost = [use for use in self.left if not (use.computed and (use.roots[0], use.module) in self.met)]
-        return [*dict.fromkeys(use.roots[0] for use in lost)]
+        return [*dict.fromkeys(use.roots[0] for use in lost if use.roots[0] not in self.named)]
 
     def _pair(self, fits: Callable[[ConstantUse, ConstantUse], bool]) -> None:
         rest = []
@@ -179,6 +181,7 @@ class Matcher:
     def _note(self, ours: ConstantUse, theirs: ConstantUse) -> None:
         self.partners[ours.value].add(theirs.value)
         self.met.add((ours.roots[0], ours.module))
+        self.named |= {ours.roots[0]} if _same_name(ours, theirs) else set()
         name = plain(ours.roots[0])
         if ours.computed and not theirs.computed and not _same_name(ours, theirs):
             self.found["parameters_folded"].append(name)

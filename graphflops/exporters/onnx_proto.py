@@ -287,9 +287,8 @@ def declared_otherwise(value: Any, tensor: Any) -> str:
     """What differs between a stored tensor and the type that the file declares under its name; "" if nothing does."""
     declared = value.type.tensor_type
     sizes = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in declared.shape.dim]
-    fits = len(sizes) == len(tensor.dims) and all(
-        a in (-1, b) for a, b in zip(sizes, tensor.dims, strict=True)
-    )
+    pairs = zip(sizes, tensor.dims, strict=False)
+    fits = len(sizes) == len(tensor.dims) and all(a in (-1, b) for a, b in pairs)
     if declared.HasField("shape") and not fits:
         shape = ", ".join(str(size) if size >= 0 else "?" for size in sizes)
         return f"is declared with the shape [{shape}], but has {[*tensor.dims]}"

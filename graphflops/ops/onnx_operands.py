@@ -41,10 +41,6 @@ def _table() -> Mapping[str, tuple[tuple[str, str], ...]]:
     return found
 
 
-def _is_of(dtype: DType, kinds: str) -> bool:
-    return not kinds or _KINDS[dtype.kind] in kinds or ("l" in kinds and dtype is INT64)
-
-
 def fault(op: str, operands: Sequence[object]) -> str:
     """What is wrong with the element types of a call's operands, or with their number; "" if nothing is."""
     takes = _table().get(op, _table().get(operator(op).base, ()))
@@ -56,7 +52,8 @@ def fault(op: str, operands: Sequence[object]) -> str:
             return f"{op} is called without operand {place + 1}"
         if not isinstance(operand, TensorType):
             continue
-        if not _is_of(operand.dtype, kinds.rstrip("?")):
+        is_long = operand.dtype is INT64 and "l" in kinds
+        if kinds not in ("", "?") and _KINDS[operand.dtype.kind] not in kinds and not is_long:
             return f"operand {place + 1} of {op} cannot be {operand.dtype}"
         first = bound.setdefault(name, operand.dtype) if name else operand.dtype
         if first is not operand.dtype:
@@ -100,12 +97,9 @@ def meet_sizes(op: str, operands: Sequence[object]) -> None:
 def _agreeing(op: str, operands: Sequence[object]) -> Iterator[list[tuple[Dim, Dim]]]:
     """Of each form that the operands may have, the sizes that must then be equal."""
     for form in _forms_of(op):
-        given = zip(form, operands, strict=False)
-        pairs = [
-            (("1",)[: x.rank] if own == ("#",) else own, x.shape)
-            for own, x in given
-            if own is not None and isinstance(x, TensorType)
-        ]
+        given = ((own, x) for own, x in zip(form, operands, strict=False) if own is not None)
+        known = ((own, x) for own, x in given if isinstance(x, TensorType))
+        pairs = [(("1",)[: x.rank] if own == ("#",) else own, x.shape) for own, x in known]
         same = {len(there) for shape, there in pairs if shape == ("*",)}
         fits = len(same) < 2 and all(
             len(there) >= len(shape) - 1 if "..." in shape else len(there) == len(shape)

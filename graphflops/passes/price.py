@@ -210,9 +210,8 @@ class Pricer:
         for entry, operand in zip(given, operands, strict=True):
             wanted = getattr(declared.get(entry.name), "dtype", None)
             if isinstance(operand, TensorType) and wanted not in (None, operand.dtype):
-                raise ShapeError(
-                    f"{shown(entry.name)} of the graph {shown(graph.name)} is {wanted}, but gets {operand.dtype}"
-                )
+                what = f"{shown(entry.name)} of the graph {shown(graph.name)}"
+                raise ShapeError(f"{what} is {wanted}, but gets {operand.dtype}")
         values = {entry.name: self.binding.value(graph, entry.name) for entry in graph.inputs}
         values.update(around)
         values.update((entry.name, operand) for entry, operand in zip(given, operands, strict=True))

@@ -9,6 +9,7 @@ from typing import Any
 from graphflops.analysis import analyze
 from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
+from graphflops.base.units import percent
 from graphflops.budget.amounts import amount
 from graphflops.derived.items import token_ids
 from graphflops.devices import complete
@@ -80,7 +81,8 @@ class Plan(Rendered, Record, frozen=True):
         if step is best:
             return ""
         more = {said: getattr(step, part) - getattr(best, part) for part, said in _PARTS.items()}
-        return f"slower by {step.seconds / best.seconds - 1:.0%}: {max(more, key=lambda one: more[one])}"
+        slower = percent(step.seconds - best.seconds, best.seconds)
+        return f"slower by {slower} %: {max(more, key=lambda one: more[one])}"
 
 
 def plan(

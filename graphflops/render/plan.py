@@ -11,7 +11,7 @@ from math import isnan, prod
 from typing import Any
 
 from graphflops.base.protobuf import field, packed
-from graphflops.base.units import memory, number, parameters, rate, seconds
+from graphflops.base.units import memory, number, parameters, percent, rate, seconds
 from graphflops.errors import OptionError
 from graphflops.exporters.meshes import ranks_along
 from graphflops.graph import Group, Mesh
@@ -29,7 +29,7 @@ _AXES = (
     "virtual",
 )  # fmt: skip
 _HEADS = [
-    "layout", "micro-batch", "weights", "recompute", "step", "a second", "MFU", "exposed", "bubble", "bound", "",
+    "layout", "micro-batch", "weights", "recompute", "step", "tokens/s", "MFU", "exposed", "bubble", "bound", "",
 ]  # fmt: skip
 _SIZES = [
     "memory of a device", "all", "weights", "gradients", "optimizer", "gathered", "activations", "temporaries",
@@ -97,7 +97,8 @@ def notes(found: Plan) -> Iterator[str]:
 def tables(found: Plan) -> Iterator[TextTable]:
     """Times, memory, and what does not run."""
     if found.steps:
-        yield TextTable(_HEADS, [Entry(_times(found, step)) for step in found.steps], 4)
+        heads = _HEADS if found.length > 1 else [head.replace("tokens", "samples") for head in _HEADS]
+        yield TextTable(heads, [Entry(_times(found, step)) for step in found.steps], 4)
         lines = [(step.layout, step.memory.total, *asdict(step.memory).values()) for step in found.steps]
         yield TextTable(_SIZES, [Entry([str(name), *map(memory, sizes)]) for name, *sizes in lines])
     if found.refused:
@@ -108,11 +109,12 @@ def tables(found: Plan) -> Iterator[TextTable]:
 def _times(found: Plan, step: Step) -> list[str]:
     whole, layout = step.seconds, step.layout
     micro = f"{layout.micro:,}" + (f", {layout.virtual} stages each" if layout.virtual > 1 else "")
+    parts = found.mfu(step) * whole, step.exposed, step.bubble
+    shares = [f"{percent(part, whole)} %" for part in parts]
     micro += ", zero bubble" * (layout.schedule == "zero-bubble")
     return [
         *(str(layout), micro, layout.sharding, layout.recompute, seconds(whole)),
-        *(rate(found.tokens_per_second(step)), f"{found.mfu(step):.1%}", f"{step.exposed / whole:.0%}"),
-        *(f"{step.bubble / whole:.0%}", step.bound, found.why(step)),
+        *(rate(found.tokens_per_second(step)), *shares, step.bound, found.why(step)),
     ]
 
 

@@ -164,7 +164,7 @@ def _bounds(found: Fits, numbers: Numbers) -> TextTable:
             is_told = beyond is not None and name not in ("reserved_peak", "device_total")
             step = memory(more - size) if is_told else ""
             lines.append(Entry([label(name), amount(found.report, name, size, numbers), share, step]))
-    return TextTable((f"at {safe(found.varied, 40)} = {found.at_size}", "bytes", "%", head), lines)
+    return TextTable((f"at {safe(found.varied, 40)} = {found.at_size:,}", "bytes", "%", head), lines)
 
 
 _UNKNOWN = "?"

@@ -171,7 +171,8 @@ def resolved(revision: str) -> str:
     commit = found.decode().strip()
     if not re.fullmatch(r"[0-9a-f]{40,64}", commit):
         git("rev-parse", "--git-dir")  # raises if this is no repository
-        raise FileError(f"{shown(revision)}: neither a file nor a git revision")
+        hint = "a range, which stands alone: name files behind --" if range_of(revision) else ""
+        raise FileError(f"{shown(revision)}: {hint or 'neither a file nor a git revision'}")
     return commit
 
 

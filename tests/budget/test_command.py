@@ -290,7 +290,7 @@ def test_a_saved_report_is_checked_as_it_is() -> None:
 def test_wrong_usage() -> None:
     assert run("check").exit_code == 1  # no budget
     budget("[[budget]]\nmacs = 1")
-    assert "name a MODEL, or list `models` in graphflops.toml" in run("check").stderr
+    assert "name a MODEL, or list `models` at the top of graphflops.toml" in run("check").stderr
 
 
 # Where a source file is

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,43 @@ def test_a_folded_batch_norm_is_explained():
     comparison = compare(SAMPLES / "convnet.pt2", SAMPLES / "convnet.onnx")
     assert comparison.same
     assert names(comparison, "batch_norms_folded") == ("norm",)
+
+
+def test_a_weight_that_only_a_branch_reads_is_there(tmp_path):
+    """samples/cond.pt2 with its linear layers as ONNX writes them: the branches read weights of the graph around them."""
+    onnx = pytest.importorskip("onnx")
+    shapes = {"large.0": (128, 32), "large.2": (32, 128), "small": (32, 32)}
+    weights = [
+        onnx.helper.make_tensor(f"{name}.{kind}", 1, dims, bytes(4 * math.prod(dims)), raw=True)
+        for name, shape in shapes.items()
+        for kind, dims in (("weight", shape), ("bias", shape[:1]))
+    ]
+    node, value = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+
+    def linear(x, name, y):
+        return node("Gemm", [x, f"{name}.weight", f"{name}.bias"], [y], name=name, transB=1)
+
+    def branch(name, calls):
+        return onnx.helper.make_graph(calls, name, [], [onnx.ValueInfoProto(name=calls[-1].output[0])])
+
+    large = [linear("x", "large.0", "a"), node("Relu", ["a"], ["b"]), linear("b", "large.2", "c")]
+    branches = {
+        "then_branch": branch("large", large),
+        "else_branch": branch("small", [linear("x", "small", "d")]),
+    }
+    zero = onnx.helper.make_tensor("zero", 1, (), [0.0])
+    calls = [
+        node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        node("Greater", ["sum", "zero"], ["holds"]),
+        node("If", ["holds"], ["y"], **branches),
+    ]
+    graph = onnx.helper.make_graph(
+        calls, "g", [value("x", 1, (4, 32))], [value("y", 1, (4, 32))], [*weights, zero]
+    )
+    opset = onnx.helper.make_opsetid("", 17)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), tmp_path / "cond.onnx")
+    comparison = compare(SAMPLES / "cond.pt2", tmp_path / "cond.onnx")
+    assert comparison.same, comparison.ledger
 
 
 def test_unfused_attention_and_copied_heads_cost_more():
