@@ -16,7 +16,7 @@ import click
 
 from graphflops.base.lazy import imported
 from graphflops.base.limits import cleanly_terminated
-from graphflops.errors import GraphflopsError, inert_in_logs, innermost, shown
+from graphflops.errors import GraphflopsError, inert_in_logs, raised, shown
 from graphflops.version import __version__
 
 _Command = TypeVar("_Command", bound=click.Command)
@@ -119,9 +119,8 @@ class Commands(click.Group):
         except Exception as error:
             if os.environ.get(_TRACEBACK):
                 raise
-            where = innermost(error.__traceback__)
             hint = f"a defect of graphflops; set {_TRACEBACK}=1 to see where, and report it"
-            raise OneLine(f"{type(error).__name__}: {error} ({where}): {hint}") from error
+            raise OneLine(f"{raised(error)}: {hint}") from error
 
 
 @_with_help

@@ -87,6 +87,25 @@ def shown(name: str, limit: int = 120) -> str:
     return elided(printable, limit)
 
 
+def first_line(error: BaseException, limit: int = 300) -> str:
+    """The first line of an exception's message, with the next if it ends in a colon; the class if there is no message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return shown(" ".join(lines[: 1 + lines[0].endswith(":")]), limit)
+
+
+def said_by(error: BaseException) -> str:
+    """The message of an exception of ours; of others their class and the first line of their message."""
+    if isinstance(error, GraphflopsError):
+        return str(error)
+    name = type(error).__name__
+    return f"{name}: {first_line(error)}" if str(error).strip() else name
+
+
+def raised(error: BaseException) -> str:
+    """What `said_by` says, and the line that raised the exception."""
+    return f"{said_by(error)} ({innermost(error.__traceback__)})"
+
+
 def elided(text: str, width: int) -> str:
     """The text in at most `width` characters, the middle left out where it is longer."""
     if len(text) <= width:

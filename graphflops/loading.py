@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Union
 
 from graphflops.base import files
-from graphflops.errors import FileError, GraphflopsError, ModelError, OptionError, RuleError, innermost, shown
+from graphflops.errors import FileError, GraphflopsError, ModelError, OptionError, RuleError, raised, shown
 from graphflops.graph import Graph
 from graphflops.report import Execution, Report
 from graphflops.training import Training
@@ -208,5 +208,4 @@ def import_rules(paths: Sequence[str]) -> None:
         try:
             spec.loader.exec_module(module)
         except Exception as error:
-            said = str(error) if isinstance(error, GraphflopsError) else f"{type(error).__name__}: {error}"
-            raise RuleError(f"{shown(path)}: {said} ({innermost(error.__traceback__)})") from error
+            raise RuleError(f"{shown(path)}: {raised(error)}") from error

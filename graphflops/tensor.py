@@ -111,9 +111,8 @@ class TensorType(Record, frozen=True):
         elements = self.numel if self.stored is None else self.stored
         for _, size in self.mapped:
             elements = elements * size
-        if self.dtype.bits % 8 == 0:
-            return elements * (self.dtype.bits // 8)
-        return -((-elements * self.dtype.bits) // 8)
+        bits = self.dtype.bits
+        return elements * (bits // 8) if bits % 8 == 0 else -((-elements * bits) // 8)
 
     def like(self, shape: Iterable[Dim] | None = None, dtype: DType | None = None) -> TensorType:
         """A fresh, fully stored tensor of this one's shape and element type, except where given."""

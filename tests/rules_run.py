@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from graphflops.rules import registry
+from graphflops.rules.operands import Derived, Signature
 from tests.rules.not_run import NOT_RUN
 
 if TYPE_CHECKING:
@@ -47,16 +48,21 @@ def unrun(names: Mapping[str, Name], run: Set[str], reasons: Mapping[str, str]) 
     ]
 
 
-class Recorded:
+class Recorded(Derived):
     """A rule's function that adds `name` to `run` when it is called."""
 
     def __init__(self, function: Callable[..., Any], name: str, run: set[str]) -> None:
+        super().__init__(function)
         update_wrapper(self, function, updated=())
         self._function, self._name, self._run = function, name, run
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         self._run.add(self._name)
         return self._function(*args, **kwargs)
+
+    @property
+    def signature(self) -> Signature:
+        return Signature.of(self._function)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._function, name)

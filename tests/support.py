@@ -22,7 +22,7 @@ def price(op: str, *args: Any, outputs: tuple[bool, ...] = (), **kwargs: Any) ->
     """What the rule of `op` says of a call with these operands; with `outputs`, of which those results are used."""
     found = find(op)
     assert found is not None, f"no rule for {op}"
-    if outputs and "outputs" in found.parameters:
+    if outputs and "outputs" in found.signature.keywords:
         kwargs["outputs"] = outputs
     by_place = not (op.startswith(("onnx.", "ai.onnx.", "com.", "higher_order.")))
     spelled = op if orders(op) or not by_place else f"{op}.default"

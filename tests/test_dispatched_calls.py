@@ -286,6 +286,7 @@ CALLS: list[tuple[Any, ...]] = [
     ("where.self", MASK, ROWS, ROWS),
     ("where.ScalarOther", MASK, ROWS, 0.0),
     ("where.ScalarSelf", MASK, 0.0, ROWS),
+    ("where.Scalar", MASK, 1.0, 0.0),
     ("clamp", ROWS, 0.0, 1.0),
     ("clamp", ROWS, 0.0),
     ("clamp.Tensor", ROWS, t(4, 64), t(4, 64)),

@@ -168,6 +168,7 @@ SHAPED: list[tuple[str, tuple[Any, ...]]] = [
         for mask in (None, ONES(4, 4).to(torch.bool))
     ),
     ("mv.default", (ONES(2, 3, 4), ONES(4))),
+    ("addr.default", (POSITIONS((2, 3)), ONES(2), ONES(3))),
     ("addr.default", (ONES(2, 3), ONES(2, 1), ONES(3))),
     ("linear.default", (ONES(3, 4), ONES(1, 2, 4))),
     *(

@@ -22,7 +22,7 @@ from graphflops.view import Call, View, axis_along, first_of, is_mask
 Part = Literal[
     "product", "softmax", "layout", "cast", "dropout", "scale", "bias", "choice", "cap", "join", "part"
 ]
-Role = Union[Part, Literal["power", "sum"]]
+Role = Union[Part, Literal["power", "gate", "sum"]]
 
 # By canonical name; every other operator has the role of its kind.
 _BY_ROLE: dict[Role | None, str] = {
@@ -39,6 +39,7 @@ _BY_ROLE: dict[Role | None, str] = {
     "cap": "tanh log_softmax leaky_relu",
     "join": "cat",
     "power": "exp exp2",
+    "gate": "sigmoid",
     "sum": "sum",
 }
 _BY_NAME: Mapping[str, Role | None] = by_name(
@@ -213,9 +214,10 @@ def spelled(view: View) -> Iterator[Spelled]:
     """Every attention that is not one operator, in program order."""
     for call in view.calls:
         role, scores = role_of(call), view.types.get(first_of(call))
-        if role not in ("softmax", "power"):
+        if role not in ("softmax", "power", "gate"):
             continue
         axis, sums = (axis_along(call, view), ()) if role == "softmax" else _normalised(call, view)
+        axis = -1 if role == "gate" and axis is None else axis
         if scores is None or axis is None or scores.rank < max(2, -axis):
             continue
         back = _back(first_of(call), axis, scores.shape[axis], view, _MOST_BACK, set())
@@ -323,11 +325,9 @@ def _on(way: _Way, name: str, keys: Dim, view: View) -> _Way | None:
                 rows, axis = (axis_after(user, x, at, view) for x in way.axes)
                 if user.result not in seen and rows is not None and axis is not None and rows != axis:
                     seen.add(user.result)
-                    others = tuple(
-                        [x for x in user.uses if x != at and (role == "choice" or is_mask(x, view))]
-                    )
+                    others = [x for x in user.uses if x != at and (role == "choice" or is_mask(x, view))]
                     hides = role == "choice" or (role == "scale" and others)
-                    masks = [Masking(user, at, others, (rows, axis), is_after=True)] if hides else []
+                    masks = [Masking(user, at, tuple(others), (rows, axis), is_after=True)] if hides else []
                     ways.append((user.result, way.on(user, axes=(rows, axis), masks=masks)))
     return None
 
@@ -389,9 +389,6 @@ def _heads(lead: Sequence[Dim], queries: str, view: View) -> Dim:
 
 def _shared(heads: Dim, lead: Sequence[Dim], right: TensorType, growth: Dim) -> Dim:
     """Heads of the keys: fewer than those of the queries where keys were repeated, or broadcast in the product."""
-    repeated = growth
-    if right.rank == len(lead) + 2:
-        for mine, all_of in zip(right.shape[1:-2], lead[1:], strict=True):
-            if mine == 1:
-                repeated = repeated * all_of
+    pairs = zip(right.shape[1:-2], lead[1:], strict=True) if right.rank == len(lead) + 2 else ()
+    repeated = growth * prod(all_of for mine, all_of in pairs if mine == 1)
     return heads if repeated in (0, 1) else floor_div(heads, repeated)

@@ -181,7 +181,7 @@ def hidden_in_operator(call: Call, view: View, hiding: Callable[[], Hiding]) -> 
 def may_hold(spelling: str) -> bool:
     """Whether a program with this operator can have an attention."""
     op = operator(spelling)
-    return op.name in _SIZES or role(op) in ("softmax", "power")
+    return op.name in _SIZES or role(op) in ("softmax", "power", "gate")
 
 
 class Found(NamedTuple):
@@ -225,7 +225,8 @@ def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
     for group in spelled(view):
         with suppress(DimError, ZeroDivisionError):
             hidden = hiding().of_spelled(group) if group.masks else Hidden()
-            keep(_use(group, hidden, view), hidden, group.first, group.second)
+            if hidden.doubled != 0 or role_of(group.softmax) != "gate":  # which may be no attention
+                keep(_use(group, hidden, view), hidden, group.first, group.second)
             masked.update(hidden_in_gradients(group, hidden, view))
     if stated:
         from graphflops.attention.user_masks import refuse_unused

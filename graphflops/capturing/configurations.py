@@ -17,7 +17,7 @@ from torch import nn
 from graphflops.base import files
 from graphflops.capturing.name import Name, library, unknown
 from graphflops.capturing.weights import computed_in, stored
-from graphflops.errors import FileError, ModelError, OptionError, shown
+from graphflops.errors import FileError, ModelError, OptionError, first_line, shown
 
 _LARGEST = 2**22  # bytes of a configuration
 _REMOTE = ("auto_map", "trust_remote_code")  # keys by which a configuration asks for code of its own
@@ -155,7 +155,7 @@ def _from_class(transformers: Any, name: Name) -> tuple[Any, Any]:
     try:
         config = config_class(**_without_kernels(dict(name.sizes)))
     except (TypeError, ValueError) as error:
-        raise OptionError(f"{name}: {shown(str(error).strip().splitlines()[0], 300)}") from None
+        raise OptionError(f"{name}: {first_line(error)}") from None
     return (found if issubclass(found, models) else _likeliest_class(transformers, config, name)), config
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
 from graphflops.capturing.name import LIBRARIES, Example, Name, from_timm, from_torchvision
-from graphflops.errors import GraphflopsError, ModelError, innermost, shown
+from graphflops.errors import GraphflopsError, ModelError, innermost, said_by
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -133,9 +133,6 @@ def _said(name: Name, problem: str, function: Callable[[], Any]) -> Any:
     except GraphflopsError:
         raise
     except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        line = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
-        said = shown(f"{type(error).__name__}: {line}", 300)
         text = f"{type(error).__name__}: {error}"
         advice = f"{_FACTORY}, or try another version of {LIBRARIES[name.library]}"
         for entry in _ADVICE.read_text(encoding="utf-8").split("\n\n")[1:]:
@@ -143,7 +140,7 @@ def _said(name: Name, problem: str, function: Callable[[], Any]) -> Any:
             if re.search(words, text):
                 advice = told.strip().replace("{factory}", _FACTORY)
                 break
-        said = f"{said.rstrip('.')} ({innermost(error.__traceback__, LIBRARIES[name.library])})"
+        said = f"{said_by(error).rstrip('.')} ({innermost(error.__traceback__, LIBRARIES[name.library])})"
         raise ModelError(f"{name}: {problem}: {said}: {advice}") from error
 
 
@@ -208,8 +205,7 @@ def save(captured: Mapping[str, Captured], path: str) -> None:
     except (OSError, ModelError):
         raise
     except Exception as error:
-        line = str(error).strip().partition("\n")[0]
-        problem = f"torch cannot save it: {type(error).__name__}: {line}".removesuffix(": ")
+        problem = f"torch cannot save it: {said_by(error)}"
         raise ModelError(f"{problem}; write its report instead: --output NAME.json") from error
 
 

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from graphflops.capturing.gpu_functions import OnCpu
 from graphflops.capturing.pretended import OPTIMIZERS, HostMemory, KnownNumbers, devices, groups, pretended
 from graphflops.capturing.recorder import Recorder
-from graphflops.errors import GraphflopsError, ModelError, OptionError, innermost
+from graphflops.errors import GraphflopsError, ModelError, OptionError, innermost, said_by
 from graphflops.exporters.meshes import at_mesh, samples
 from graphflops.exporters.recorded import graph_of
 from graphflops.exporters.step_file import RecordedStep, write
@@ -67,8 +67,7 @@ def record(
     except (GraphflopsError, OSError):
         raise
     except (Exception, SystemExit) as error:
-        line = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
-        place = innermost(error.__traceback__, beside=("torch", "graphflops"))
+        line, place = said_by(error), innermost(error.__traceback__, beside=("torch", "graphflops"))
         at = "" if sizes == axes else f" on the mesh {sizes}, which open axes need"
         advice = next((f": {what}" for word, what in _ADVICE.items() if word in line), "")
         raise ModelError(f"the step cannot be recorded{at}: {line} ({place}){advice}") from error

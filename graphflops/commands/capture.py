@@ -16,7 +16,7 @@ import click
 from graphflops.base.files import whole
 from graphflops.capturing.name import Choices, Name, parsed
 from graphflops.commands import files, model_options, options
-from graphflops.errors import FileError, ModelError, innermost, shown
+from graphflops.errors import FileError, ModelError, raised, said_by, shown
 
 if TYPE_CHECKING:
     from graphflops.capturing.run import Captured
@@ -147,7 +147,7 @@ def _function(factory: str) -> Callable[..., Any]:
         for part in name.split("."):
             function = getattr(function, part)
     except _FAILURES as error:
-        raise ModelError(f"{shown(factory)}: {_said(error)} ({innermost(error.__traceback__)})") from error
+        raise ModelError(f"{shown(factory)}: {raised(error)}") from error
     if not callable(function):
         raise ModelError(f"{shown(factory)} is no function")
     found: Callable[..., Any] = function
@@ -164,7 +164,7 @@ def _captured(factory: str, joint: bool) -> Captured:
     try:
         given = function()
     except _FAILURES as error:
-        raise ModelError(f"{shown(factory)}: {_said(error)} ({innermost(error.__traceback__)})") from error
+        raise ModelError(f"{shown(factory)}: {raised(error)}") from error
     names = ("module", "args", "kwargs", "dynamic_shapes")
     parts = dict(zip(names, given, strict=False)) if isinstance(given, tuple) else {}
     parts = given if isinstance(given, dict) else parts
@@ -177,13 +177,7 @@ def _captured(factory: str, joint: bool) -> Captured:
             inputs = (tuple(parts["args"]), dict(parts.get("kwargs") or {}))
             return Captured(program, None if joint else recorded(parts["module"], inputs, program))
     except _FAILURES as error:
-        raise ModelError(f"{shown(factory)}: torch cannot export it: {_said(error)}") from error
-
-
-def _said(error: BaseException) -> str:
-    """The first line of the message of an exception of someone else's code."""
-    line = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+        raise ModelError(f"{shown(factory)}: torch cannot export it: {said_by(error)}") from error
 
 
 _SAMPLES = {

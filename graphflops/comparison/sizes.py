@@ -90,14 +90,14 @@ def join(old: Report, new: Report) -> JointSizes:
     remarks: list[Remark] = []
     for one, name in zip(classes, names, strict=True):
         sides = [_known(reports[side], one, axes, side) for side in (0, 1)]
-        settled, hints = [_first(side[:2]) for side in sides], [side[2] for side in sides]
+        settled, hints = [_first((side.bound, side.fixed)) for side in sides], [side.hint for side in sides]
         value = None
         if None in settled or settled[0] == settled[1]:
-            value = _first([*settled, *hints, *(side[3] for side in sides)])
+            value = _first([*settled, *hints, *(side.assumed for side in sides)])
         if value is not None:
             values[name] = value
         for side, other in ((0, settled[1]), (1, settled[0])):
-            number = other if sides[side][0] is None else None
+            number = other if sides[side].bound is None else None
             size = one.scales[side].of(symbol(name) if number is None else number)
             renamed[side].update(dict.fromkeys(one.own[side], size))
         assumed = settled == hints == [None, None] and value is not None
@@ -135,7 +135,7 @@ def _joint(
     name: str, one: _Class, reports: tuple[Report, Report], axes: tuple[_Axes, _Axes],
     sides: Sequence[_Known], value: int | None, assumed: bool,
 ) -> JointSize:  # fmt: skip
-    ours, theirs = (one.own[side][0] if one.own[side] else sides[side][1] for side in (0, 1))
+    ours, theirs = (one.own[side][0] if one.own[side] else sides[side].fixed for side in (0, 1))
     infos = [report.symbols[own] for report, names in zip(reports, one.own, strict=True) for own in names]
     places = tuple(dict.fromkeys(place for info in infos for place in info.where))
     computed: dict[str, Dim] = {}
@@ -171,8 +171,13 @@ def _joint(
     )
 
 
-# What one program states about a size: the user's value, a fixed number, the export's example, an assumed value.
-_Known = tuple["int | None", "int | None", "int | None", "int | None"]
+class _Known(NamedTuple):
+    """What one program states about a size."""
+
+    bound: int | None  # the user's value
+    fixed: int | None  # the number that it has in place of the size
+    hint: int | None  # the export's example
+    assumed: int | None
 
 
 def _known(report: Report, one: _Class, axes: tuple[_Axes, _Axes], side: int) -> _Known:
@@ -181,7 +186,8 @@ def _known(report: Report, one: _Class, axes: tuple[_Axes, _Axes], side: int) ->
         next((scale.joint(info.value) for info in infos if info.given_by == giver), None)
         for giver in ("user", "hint", "assumption")
     )
-    return bound, None if infos else _fixed(one.own[1 - side], axes[1 - side], axes[side]), hint, assumed
+    fixed = None if infos else _fixed(one.own[1 - side], axes[1 - side], axes[side])
+    return _Known(bound, fixed, hint, assumed)
 
 
 def _first(values: Iterable[int | None]) -> int | None:

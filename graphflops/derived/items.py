@@ -122,15 +122,15 @@ def _uses(report: Report, inputs: Mapping[str, Named]) -> Iterator[tuple[Use, st
     for row in report.rows[: last + 1]:
         kind = kinds[row.op]
         changing = [named.name for named in row.inputs if named.name in computed]
-        found = list[tuple[Use, Named]]()
-        for index in row.inputs[1:] if kind in _READING else ():
-            if index.type.dtype.kind in _INTEGERS and kind == "gather":
-                found.append(("picks" if row.inputs[0].name in computed else "looks up", index))
-            elif index.type.dtype.kind in _INTEGERS and kind == "scatter":
-                found.append(("collects", index))
-        if kind == "convolution" and row.inputs and (seen := _BY_RANK.get(row.inputs[0].type.rank)):
-            found.append((seen, row.inputs[0]))
-        yield from ((use, holds[operand.name], operand) for use, operand in found if operand.name in holds)
+        for place, operand in enumerate(row.inputs) if kind in _READING else ():
+            use: Use | None = None
+            if kind == "convolution":
+                use = None if place else _BY_RANK.get(operand.type.rank)
+            elif place and operand.type.dtype.kind in _INTEGERS:
+                picks: Use = "picks" if row.inputs[0].name in computed else "looks up"
+                use = "collects" if kind == "scatter" else picks
+            if use and operand.name in holds:
+                yield use, holds[operand.name], operand
         if changing:
             computed.update([named.name for named in row.outputs])
         is_of_rows = kind == "gather" and changing == [named.name for named in row.inputs[:1]]
@@ -232,9 +232,8 @@ def _multiplied(report: Report) -> Iterator[tuple[str, int, int]]:
     made = {named.name for row in report.rows for named in row.outputs}
     made |= {named.name for named in report.inputs}
     of_attention = {name for use in report.attentions for name in use.calls}
-    source: dict[
-        str, str
-    ] = {}  # by value that is computed from stored tensors alone, the tensor that it stands for
+    # By value that is computed from stored tensors alone, the tensor that it stands for.
+    source: dict[str, str] = {}
     sizes: dict[str, int] = {}
     for row in report.rows:
         stored = [named for named in row.inputs if named.name in source or named.name not in made]

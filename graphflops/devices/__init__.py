@@ -7,7 +7,7 @@ kernels read.
 """
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -102,7 +102,7 @@ class Calibration(Struct, frozen=True):
         return hash((self.family, self.variant, self.dtype, len(self.points)))
 
 
-class Device(Struct, frozen=True, kw_only=True):
+class Device(Struct, frozen=True, kw_only=True, dict=True):
     """One device."""
 
     name: str
@@ -141,6 +141,11 @@ class Device(Struct, frozen=True, kw_only=True):
     # system reports them.
     busy: Mapping[Literal["cpu", "gpu"], Share] = {}
     calibration: Annotated[tuple[Calibration, ...], msgspec.Meta(max_length=1000)] = ()
+
+    @cached_property
+    def measured(self) -> Mapping[tuple[str, str, str], Calibration]:
+        """The calibration by family, variant and element type."""
+        return {(one.family, one.variant, one.dtype): one for one in self.calibration}
 
 
 Capability = tuple[int, int]  # CUDA's compute capability; (0, 0) of a GPU that does not run CUDA
@@ -303,8 +308,7 @@ def with_rates(known: Device) -> Device:
     other = _known(_FOLDER / f"{known.rates_of}.json")
     if known.capability != other.capability:
         return replace(known, rates=other.rates)
-    own = {(one.family, one.variant, one.dtype) for one in known.calibration}
-    further = [one for one in other.calibration if (one.family, one.variant, one.dtype) not in own]
+    further = [one for key, one in other.measured.items() if key not in known.measured]
     return replace(known, rates=other.rates, calibration=(*known.calibration, *further))
 
 

@@ -283,7 +283,7 @@ def instance_norm(
 
 # Choices and repeats
 
-composite("where.ScalarOther", "where.ScalarSelf")(
+composite("where.ScalarOther", "where.ScalarSelf", "where.Scalar")(
     lambda t, condition, *choices: t.where(
         condition, *[x if isinstance(x, Operand) else t.full((), x) for x in choices]
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import inf, pi
 from typing import Any
 
-from graphflops.dims import ceil_div, prod
+from graphflops.dims import Dim, ceil_div, prod
 from graphflops.errors import RuleError
 from graphflops.execution import composed_losses
 from graphflops.execution.composites import (
@@ -249,6 +249,19 @@ def part_scatter_backward(t: Calls, x: Operand, source: Operand, *where: Any) ->
     """The gradient of x has zeros in place of the part; the gradient of the part is a view."""
     if x.is_wanted:
         t.inside(part_scatter, t.g, t.new_zeros(t.g, source.shape), *where)
+
+
+@kernel("roll")
+def roll(t: Calls, x: Operand, shifts: tuple[Dim, ...], dims: tuple[int, ...] = ()) -> Operand:
+    """Axes are rolled one after another, and all results are held until the last (`roll_common`)."""
+    if len(dims) < 2:
+        raise RuleError("one kernel")
+    for where in zip(shifts, dims, strict=True):
+        x = t.call("aten.roll.default", x, *[(each,) for each in where])
+    return x
+
+
+gradient("roll")(lambda t, x, *where: roll(t, t.g, *where))
 
 
 # Reductions

@@ -81,17 +81,17 @@ _NONE = Operand("", TensorType((), INT64))
 
 
 class Calls:
-    """Notes the calls that a composite makes. of: the composite's own call. is_seen: whether autograd sees the calls."""
+    """Notes the calls that a composite makes. of: the composite's own call. records: whether autograd records the calls."""
 
     def __init__(
-        self, of: PricedCall, values: Values, *, is_seen: bool = True, prices: Prices | None = None
+        self, of: PricedCall, values: Values, *, records: bool = True, prices: Prices | None = None
     ) -> None:
-        self.of, self.is_seen = of, is_seen
+        self.of, self.records = of, records and of.gradient is not None
         self.prices = {} if prices is None else prices
         self.calls: list[PricedCall] = []
         self.values: dict[str, Value] = {}  # the results of the calls
-        # If autograd does not see the calls: the results of `of`, their gradients, and the first of each.
-        outputs = [] if is_seen else [(name or "", values.get(name or "")) for name in of.node.outputs]
+        # The results of `of`, their gradients, and the first of each.
+        outputs = [(name or "", values.get(name or "")) for name in of.node.outputs]
         self.results = [Operand(name, value) for name, value in outputs if isinstance(value, TensorType)]
         self.gradients = [Operand(f"{made.name}/gradient", made.type.like()) for made in self.results]
         self.out, self.g = (self.results[0], self.gradients[0]) if self.results else (_NONE, _NONE)
@@ -106,15 +106,14 @@ class Calls:
         """Notes a call and returns its first result. Raises RuleError where it has no price."""
         given = (args, tuple(kwargs.items()))
         types, refs = [_mapped(given, change) for change in (lambda x: x.type, lambda x: Ref(x.name))]
-        training = self.is_seen and self.of.gradient is not None
-        key = (op, training, key_of(types))
+        key = (op, self.records, key_of(types))
         priced = self.prices.get(key)
         if priced is None:
             rule, spelled = find(op), operator(op)
             if rule is None:
                 raise RuleError(op)
             in_place = spelled.mutates and not rule.key.startswith(spelled.base)
-            priced = price_call(rule, op, *types, in_place=in_place, training=training)
+            priced = price_call(rule, op, *types, in_place=in_place, training=self.records)
             self.prices[key] = priced
         if priced.estimate.unknown:
             raise RuleError(priced.estimate.unknown)
@@ -243,7 +242,7 @@ def _unseen(
     functions: Mapping[str, Composite], call: PricedCall, values: Values, results: Sequence[Value]
 ) -> Inside | None:
     function = _function(functions, call.node.op)
-    applied = function and _applied(function, Calls(call, values, is_seen=False))
+    applied = function and _applied(function, Calls(call, values, records=False))
     if not applied:
         return None
     t, _ = applied

@@ -7,7 +7,7 @@ module that it runs last has run as often as the line spells it. On the same lin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
@@ -15,42 +15,21 @@ from graphflops.execution.source_lines import CodeLine, Statement, closes, conti
 from graphflops.graph import Node
 
 
-class Frame(Struct):
-    """A running function."""
+class Running(Struct):
+    """A statement that runs."""
 
-    line: CodeLine
-    opening: Sequence[CodeLine]  # the line of its first call, and the line below it on the stack at that call
-    entered: int  # position of its first call
-    own: str = ""  # the variable that holds the module
-    first: int = 0  # position of the first call of the statement
-    parts: Sequence[Statement] = (Statement(),)  # the statements of the line
-    part: int = 0  # which of them runs
-    statement: Statement = Statement()
-    opened: int = 0  # the number of the line at which the statement began
+    statement: Statement
+    part: int  # which of the line's statements it is
+    opened: int  # the number of the line at which it began
+    first: int  # position of its first call
+    operands: set[str] = set()  # what it reads that an earlier piece of it has made
     ran: int = 0  # how often it has run what it runs last
     inside: str = ""  # the module that its last call belongs to
-    # What each local variable holds; `#N` stands for a variable that is not known.
-    variables: dict[str, tuple[str, ...]] = {}
-    hidden: set[str] = set()  # values made in functions that the statement calls
+    hidden: set[str] = set()  # values made in functions that it calls
     # Hidden values that variables of those functions must hold, by operator. Of several values that one operator made, as in
     # a loop over steps, only the last is held.
     locals: dict[str, str] = {}
-    operands: set[str] = set()  # what a statement that opened on an earlier line reads
-    # What the function that the statement called last returned beside its result.
-    beside: tuple[str, ...] = ()
-    # The variables that it returns beside its own result; False if a loop binds them, whose iterations are not returned.
-    returned: dict[str, bool] = {}
-
-    def start(self, line: CodeLine, place: int) -> None:
-        """Begin a line's first statement."""
-        self.parts, self.part, self.opened, self.line = statements(line.text, self.own), -1, line.number, line
-        self.start_next(place)
-
-    def start_next(self, place: int) -> None:
-        """Begin the next statement of the line; after the last one, the first again, as in a loop."""
-        self.part = (self.part + 1) % len(self.parts)
-        self.statement = self.parts[self.part]
-        self.first, self.ran, self.inside = place, 0, ""
+    beside: tuple[str, ...] = ()  # what the function that it called last returned beside its result
 
     def count(self, node: Node, child: str) -> None:
         """Note a call that may be what the statement runs last. child: the module that the call belongs to."""
@@ -58,30 +37,52 @@ class Frame(Struct):
             self.ran += self.statement.role(node.op, child)[1]
         self.inside = child
 
+
+def begun(line: CodeLine, own: str, place: int, part: int = 0, operands: Iterable[str] = ()) -> Running:
+    """A statement of a line at its first call. After the last one comes the first again, as in a loop."""
+    parts = statements(line.text, own)
+    return Running(parts[part % len(parts)], part % len(parts), line.number, place, {*operands})
+
+
+class Frame(Struct):
+    """A running function."""
+
+    opening: Sequence[CodeLine]  # the line of its first call, and the line below it on the stack at that call
+    entered: int  # position of its first call
+    own: str  # the variable that holds the module
+    line: CodeLine  # the line that runs
+    running: Running
+    # What each variable holds: `x[]` any element of `x`, `x[:]` what `x` holds beside a result if it is a tuple, `#N` a
+    # variable that the lines do not name.
+    variables: dict[str, tuple[str, ...]] = {}
+    kept: set[str] = (
+        set()
+    )  # what it holds until it returns: its arguments, and the elements of lists and dictionaries
+    # The variables that it returns beside its own result; False if a loop binds them, whose iterations are not returned.
+    returned: dict[str, bool] = {}
+
     def is_done(self, node: Node, child: str) -> bool:
         """Whether the statement was done before a call on the same line."""
-        statement = self.statement
-        is_inside = bool(child) and child == self.inside
-        if statement.is_piece or is_inside or self.line.number != self.opened:
+        running, statement = self.running, self.running.statement
+        is_inside = bool(child) and child == running.inside
+        if statement.is_piece or is_inside or self.line.number != running.opened:
             return False
         tensors = [name for name in statement.or_numbers if name in self.variables]
-        if self.ran >= statement.times + len(tensors) and statement.runs_last:
+        if running.ran >= statement.times + len(tensors) and statement.runs_last:
             return True
-        after = self.parts[(self.part + 1) % len(self.parts)]
-        return not statement.role(node.op, child)[0] and after.role(node.op, child)[0]
+        parts = statements(self.line.text, self.own)
+        after = parts[(running.part + 1) % len(parts)]
+        is_other = after is not statement and not statement.role(node.op, child)[0]
+        return is_other and after.role(node.op, child)[0]
 
     def goes_on(self, line: CodeLine) -> bool:
         """Whether a line is another piece of the running expression, or closes what the expression's first line opened."""
-        if not self.statement.is_piece:
-            return line.number > self.opened and closes(line.text)
+        opened = self.running.opened
+        if not self.running.statement.is_piece:
+            return line.number > opened and closes(line.text)
         if not statements(line.text, self.own)[0].is_piece:
             return False
-        return self.opened <= line.number < self.line.number or continues(line, self.line)
-
-    def runs(self, line: CodeLine) -> bool:
-        """Whether a line may belong to this run of the function."""
-        own = self.line
-        return own is line or (own.function, own.module, own.file) == (line.function, line.module, line.file)
+        return opened <= line.number < self.line.number or continues(line, self.line)
 
     def begins_again(self, lines: Sequence[CodeLine], depth: int) -> bool:
         """Whether the function is called again: its first line follows a later line, and calls the same module as before.

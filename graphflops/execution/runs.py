@@ -8,7 +8,6 @@ its types keeps the bytes and the work that it was priced with, and otherwise ru
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from operator import is_
 
@@ -99,12 +98,14 @@ _NOTABLE = 100  # assumed lifetimes are reported if their bytes times this excee
 
 
 class Run:
-    """The calls of one graph in the order in which they run, and the layouts of their values."""
+    """The calls of one graph in the order in which they run, and the layouts of their values.
 
-    def __init__(self, expanded: Expanded, layouts: Layouts, graph: Graph, *, is_eager: bool = True) -> None:
+    eager: what was recorded of an eager run; None if the graph runs otherwise.
+    """
+
+    def __init__(self, expanded: Expanded, layouts: Layouts, graph: Graph, eager: EagerRun | None) -> None:
         self.expanded, self.calls = expanded, expanded.calls
-        self.layouts, self.graph = layouts, graph
-        self.eager = graph.eager if is_eager else None
+        self.layouts, self.graph, self.eager = layouts, graph, eager
         marks = graph.recomputed
         inside = {name: marks[of.name] for name, of in expanded.outer.items() if of.name in marks}
         self.recomputed = {**marks, **inside}  # by call, the number of the checkpoint that runs it again
@@ -163,18 +164,23 @@ class Run:
         return getattr(self.layouts.values.get(name), "shape", None) == (0,)
 
 
-@dataclass(eq=False)
 class Runs:
     """The runs of the graphs of one program, each found once."""
 
-    attentions: Sequence[AttentionUse]
-    platform: Platform
-    is_eager: bool  # whether Python runs the program, which then builds no masks that only an export has
-    fast_paths: Sequence[str] = ()  # kinds of modules that take theirs; by default all
-    known: dict[tuple[PricedGraph, bool, frozenset[str]], Run] = field(default_factory=dict)
-    asked: dict[tuple[PricedGraph, bool, bool], Run] = field(default_factory=dict)
-    consistent: dict[PricedGraph, Sequence[PricedCall]] = field(default_factory=dict)
-    prices: Prices = field(default_factory=dict)
+    def __init__(
+        self,
+        attentions: Sequence[AttentionUse],
+        platform: Platform,
+        *,
+        is_eager: bool,  # whether Python runs the program, which then builds no masks that only an export has
+        fast_paths: Sequence[str] = (),  # kinds of modules that take theirs; by default all
+    ) -> None:
+        self.attentions, self.platform = attentions, platform
+        self.is_eager, self.fast_paths = is_eager, fast_paths
+        self.known: dict[tuple[PricedGraph, bool, frozenset[str]], Run] = {}
+        self.asked: dict[tuple[PricedGraph, bool, bool], Run] = {}
+        self.consistent: dict[PricedGraph, Sequence[PricedCall]] = {}
+        self.prices: Prices = {}
 
     def of(self, graph: PricedGraph, *, has_fast_paths: bool = False, records: bool = False) -> Run:
         """The run of a graph. has_fast_paths: modules with a fast path are one call, as where nothing wants a gradient.
@@ -184,7 +190,8 @@ class Runs:
         key = (graph, has_fast_paths, records)
         if key not in self.asked:
             run = self._known(graph, has_fast_paths, frozenset())
-            pairs = [(call.node.name, chosen_kernel(call, run.layouts, records)) for call in run.calls]
+            attentions = [call for call in run.calls if call.node.operator.kind == "attention"]
+            pairs = [(call.node.name, chosen_kernel(call, run.layouts, records)) for call in attentions]
             unfused = frozenset(name for name, chosen in pairs if chosen and chosen[1].kernel == "math")
             self.asked[key] = self._known(graph, has_fast_paths, unfused)
         return self.asked[key]
@@ -218,21 +225,21 @@ class Runs:
         if graph.graph.step is not None:  # recorded as it ran
             run = expanded(given, graph.values)
             layouts = Layouts(run.calls, run.values, self.platform, recorded=graph.graph.step)
-            return Run(run, layouts, graph.graph)
+            return Run(run, layouts, graph.graph, graph.graph.eager)
         if has_fast_paths:
             weights = {entry.name for entry in graph.graph.inputs if entry.role != "user"}
             calls = with_fast_paths(given, graph.values, weights, graph.graph.returned, self.fast_paths)
             if calls is given:
                 return self._known(graph, False, unfused)
-        values = graph.values
+        values, eager = graph.values, graph.graph.eager if self.is_eager else None
         if self.is_eager:
             if graph.graph.has_exchanges:
                 calls = in_place(calls)
             calls = without_whole_slices(calls, values, graph.graph.returned)
-            calls, values = as_run(calls, self.attentions, values, graph.graph.eager)
+            calls, values = as_run(calls, self.attentions, values, eager)
         run = expanded(calls, values, unfused, self.prices)
         layouts = Layouts(run.calls, run.values, self.platform, graph.graph.orders)
-        return Run(run, layouts, graph.graph, is_eager=self.is_eager)
+        return Run(run, layouts, graph.graph, eager)
 
 
 def recorded(calls: Sequence[PricedCall], eager: EagerRun) -> Lifetimes:

@@ -16,7 +16,8 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate, product
+from itertools import accumulate, product, starmap
+from operator import is_
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,8 +29,7 @@ from graphflops.ops import operator
 _LINE = re.compile(
     r'^[ \t]*File "([^"\n]{1,4096})", line (\d+), in (\S{1,256})\n[ \t]*([^\n]{0,4096})', re.MULTILINE
 )
-# Frames of Dynamo, which calls the module while it traces a strict export.
-_OF_EXPORT = re.compile(r"(?:^|[/\\])torch[/\\]_dynamo[/\\]")
+_OF_EXPORT = "/torch/_dynamo/"  # the folder of Dynamo, which calls the module while it traces a strict export
 _MOST_FRAMES = 200  # of one call; deeper frames are ignored
 _TOKEN = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|#.*|[][(){}]")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
@@ -73,7 +73,8 @@ _FACTS = {
 def has_fact(fact: str, file: str, text: str) -> bool:
     """Whether a fact holds for a line of a file."""
     path, words = _FACTS[fact]
-    return re.search(path, file) is not None and re.search(words, text) is not None
+    # All are of transformers; programs without it compile no pattern.
+    return "transformers" in file and re.search(path, file) is not None and re.search(words, text) is not None
 
 
 class CodeLine(Struct, frozen=True):
@@ -85,6 +86,22 @@ class CodeLine(Struct, frozen=True):
     text: str
     module: str
 
+    def is_beside(self, line: CodeLine) -> bool:
+        """Whether both lines may belong to one run of a function."""
+        return (self.module, self.function, self.file) == (line.module, line.function, line.file)
+
+
+def alike(lines: Sequence[CodeLine], others: Sequence[CodeLine]) -> int:
+    """How many lines of two stacks are the same, from the outermost on."""
+    return [*map(is_, lines, others), False].index(False)
+
+
+def shared(lines: Sequence[CodeLine], after: Sequence[CodeLine]) -> int:
+    """How many of the running functions may run on at the next call. after: its lines."""
+    depth = alike(lines, after)
+    pairs = zip(lines[depth:], after[depth:], strict=False)
+    return depth + [*starmap(CodeLine.is_beside, pairs), False].index(False)
+
 
 @lru_cache(maxsize=4096)
 def code_lines(python_stack: str, module_stack: str) -> tuple[CodeLine, ...]:
@@ -94,8 +111,8 @@ def code_lines(python_stack: str, module_stack: str) -> tuple[CodeLine, ...]:
     """
     modules = [path for path in map(_module, module_stack.split(";")) if path is not None] or [""]
     frames, forwards = _frames(python_stack)
-    last = len(modules) - 1
-    return tuple(map(_line, frames, [modules[depth if depth < last else last] for depth in forwards]))
+    modules += modules[-1:] * max(forwards, default=0)
+    return tuple(map(_line, frames, map(modules.__getitem__, forwards)))
 
 
 @lru_cache(maxsize=16_384)
@@ -117,8 +134,12 @@ def _frames(python_stack: str) -> tuple[list[tuple[str, str, int, str]], list[in
 
     Equal layers share a stack.
     """
-    found = [entry for entry in _LINE.findall(python_stack)[:_MOST_FRAMES] if not _OF_EXPORT.search(entry[0])]
-    lines = [(file, function, int(number), text.strip()) for file, number, function, text in found]
+    found = _LINE.findall(python_stack)[:_MOST_FRAMES]
+    lines = [
+        (file, function, int(number), text.strip())
+        for file, number, function, text in found
+        if _OF_EXPORT not in f"/{file}".replace("\\", "/")
+    ]
     forwards = accumulate([function == "forward" for _, function, *_ in lines])
     return lines, [max(0, count - 1) for count in forwards]
 
@@ -177,26 +198,25 @@ def statements(text: str, own: str = "") -> tuple[Statement, ...]:
     return tuple(found) or (Statement(),)
 
 
-@lru_cache(maxsize=4096)
 def module_variable(text: str, path: str) -> str:
     """The variable that holds a module, on a line that calls its submodule at this path: `self` in `self.a(x)`."""
     words = path.split(".")
-    return next((name for name, word in _attributes(text) if word in words), "")
-
-
-@lru_cache(maxsize=4096)
-def _attributes(text: str) -> list[tuple[str, str]]:
-    """The attributes of variables in a line, each with its variable."""
-    parts = [part for tree in _parsed(text) for part in ast.walk(tree) if isinstance(part, ast.Attribute)]
-    return [(part.value.id, part.attr) for part in parts if isinstance(part.value, ast.Name)]
+    for part in (part for tree in _parsed(text) for part in ast.walk(tree)):
+        match part:
+            case ast.Attribute(ast.Name(name), word) if word in words:
+                return name
+    return ""
 
 
 def module_variables(nodes: Sequence[Node]) -> dict[str, str]:
     """By file: the variable that holds the module whose forward runs, as its calls of submodules show."""
     found: dict[str, str] = {}
-    for stack, modules, module in dict.fromkeys([(n.python_stack, n.module_stack, n.module) for n in nodes]):
-        lines = code_lines(stack, modules)
-        for line, inner in zip(lines, [*[line.module for line in lines[1:]], module], strict=False):
+    first: dict[tuple[str, int], Node] = {}  # calls on equal lines in as many modules show the same
+    for node in nodes:
+        first.setdefault((node.python_stack, node.module_stack.count(";")), node)
+    for node in first.values():
+        lines = code_lines(node.python_stack, node.module_stack)
+        for line, inner in zip(lines, [*[line.module for line in lines[1:]], node.module], strict=False):
             if inner != line.module and line.file not in found:
                 name = module_variable(line.text, inner.removeprefix(line.module).removeprefix("."))
                 found.update({line.file: name} if name else {})

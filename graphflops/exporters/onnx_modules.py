@@ -14,13 +14,12 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from graphflops.exporters.sources import Evidence, unquantized
+from graphflops.exporters.sources import REPEATED, Evidence, unquantized
 from graphflops.graph import Argument, Graph, Input, Node
 
 _PARAMETER = re.compile(r"(?:[A-Za-z_]\w*|\d+)(?:\.\w+)+", re.ASCII)  # `blocks.0.fc.weight`
 _GENERATED = re.compile(r".*_\d+|.*[^\w.].*|\d.*", re.ASCII | re.DOTALL)  # `val_7`, `onnx::Conv_42`
 _SCALES = ("_scale", "_zero_point")
-_REPEATED = re.compile(r"(.+)_\d+", re.ASCII)  # the scope of a second call of one module
 
 
 class Placement:
@@ -77,9 +76,9 @@ class Placement:
         found: dict[str, str] = {}
         for path in sorted(uses, key=len):
             parent, _, last = path.rpartition(".")
-            parent, repeated = renamed(parent, found), _REPEATED.fullmatch(last)
-            if repeated is not None and path not in owners:
-                first = f"{parent}.{repeated[1]}" if parent else repeated[1]
+            parent, first = renamed(parent, found), REPEATED.sub("", last)
+            if first not in ("", last) and path not in owners:
+                first = f"{parent}.{first}" if parent else first
                 if first in uses and uses[path] <= uses[first]:
                     found[path] = renamed(first, found)
         return found

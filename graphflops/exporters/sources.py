@@ -43,7 +43,7 @@ _FOLDED = "pkg.onnxscript.optimizer.folded_from"
 # Suffixes that onnxruntime's quantizer appends to names.
 _QUANTIZED = re.compile(r"(?:_quantized|_scale|_zero_point|_DequantizeLinear\w*|_QuantizeLinear\w*)+$")
 
-_REPEATED = re.compile(r"_\d+$", re.ASCII)  # appended to the scope of later calls of a module
+REPEATED = re.compile(r"_\d+$", re.ASCII)  # appended to the scope of later calls of a module
 
 # A string without a closing quote matches to the end of the text, so that the search stays linear.
 _QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)(?:'|\\?\Z)|\"((?:[^\"\\]|\\.)*)(?:\"|\\?\Z)", re.DOTALL)
@@ -161,7 +161,7 @@ class OnnxPlaces:
 
 def _below(path: str, name: str) -> str:
     """The path of a module in another. TorchScript names an item of a list `layer1.0` even inside `layer1`."""
-    parts, around = name.split("."), _REPEATED.sub("", path)
+    parts, around = name.split("."), REPEATED.sub("", path)
     for end in range(len(parts) - 1, 0, -1):
         shared = ".".join(parts[:end])
         if any(f".{known}".endswith(f".{shared}") for known in (path, around)):

@@ -9,7 +9,7 @@ from typing import Any
 from graphflops.dims import Dim, prod
 from graphflops.graph import Graph, Ref
 from graphflops.inductor import library_calls, rowwise
-from graphflops.inductor.lowering import GradientLowering, JointGraph, Lowered, Lowering, OpKind, filled_with
+from graphflops.inductor.lowering import Extern, Loop, Lowered, Lowering, Reduction, filled_with
 from graphflops.kernels.beside import reduced_axes
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import FLOAT_BYTES, IMAGE_RANK, INDEX_BYTES, SINGLE
@@ -21,14 +21,15 @@ _BY_ELEMENT = frozenset({"elementwise", "comparison", "logic"})
 _AGAIN = frozenset({"elementwise", "comparison", "logic", "cast", "identity", "creation", "gather", "view"})
 _POINTWISE = _AGAIN | {"movement", "random", "resampling", "pooling", "loss"}
 _SCATTERS = ("index_copy", "scatter")  # inductor generates them if they have a source tensor
+_FUSIBLE = _POINTWISE | {"dropout", "reduction"}
 _WINDOW = "#1"  # an argument by place
 _INTERPOLATED = {"linear": 2, "cubic": 4}  # elements along an axis that each result is interpolated from
 _RESAMPLED, _INTERPOLATING = 4, 40  # elements that a result is interpolated from, and its instructions, about
 _MOST_WINDOW, _MOST_TERMS = limits("inductor_2", "pool", "window", "terms")
 
 
-class ForwardLowering(Lowering):
-    """Appends a graph's forward operators to a joint graph, by the kind of each call."""
+class CallLowering(Lowering):
+    """Lowers calls and their gradients by the kind of each call."""
 
     def lower(self, call: PricedCall) -> Lowered:
         names = call.tensors(self.values)
@@ -57,7 +58,7 @@ class ForwardLowering(Lowering):
             return of
         same = self.known.setdefault(self.key(of), of)
         if same is not of:  # a common subexpression is computed once
-            of.beside = same.beside
+            of.beside, of.operands = same.beside, same.operands
             self.version.update(zip(made, map(self.tensor, same.made), strict=True))
         elif made:
             self.computed(of)
@@ -81,7 +82,7 @@ class ForwardLowering(Lowering):
         if owner not in self.maker and is_scatter and not is_whole:
             self.scatter(of, out)
             made, reads = f"{out} whole", (of.operands[0], out)
-            self.add(of, "pointwise", {made: self.nbytes(owner)}, reads, self.elements(owner), role="placing")
+            self.add(of, Loop, {made: self.nbytes(owner)}, reads, self.elements(owner), role="placing")
         elif owner not in self.maker and self.elements(source) < self.elements(owner):
             others = [each for each in of.operands if each != self.tensor(owner)]
             self.write(of, f"{out} part", others, source)
@@ -89,12 +90,12 @@ class ForwardLowering(Lowering):
         else:
             alone, twice = operator.kind not in _POINTWISE, operator.has("gate")
             sizes = {out: self.nbytes(out if is_whole else owner)}
-            self.add(of, "pointwise", sizes, of.operands, is_alone=alone, reads_twice=twice)
+            self.add(of, Loop, sizes, of.operands, is_alone=alone, reads_twice=twice)
         self.version[owner] = made
 
     def write(self, of: Lowered, name: str, reads: Sequence[str], value: str) -> None:
         """Append what writes a value into an input's memory, which outlives the graph."""
-        self.add(of, "pointwise", {name: 0}, reads, self.elements(value), part_bytes=self.nbytes(value))
+        self.add(of, Loop, {name: 0}, reads, self.elements(value), part_bytes=self.nbytes(value))
         self.joint.results[name] = None
 
     def write_back(self, lowered: Iterable[Lowered]) -> None:
@@ -115,7 +116,7 @@ class ForwardLowering(Lowering):
         if estimate.regions or estimate.unknown:
             self.extern(of)
         elif filled_with(of.call) is not None:
-            self.add(of, "pointwise", of.made, ())
+            self.add(of, Loop, of.made, ())
         elif operator.kind in _FORWARD:
             _FORWARD[operator.kind](self, of)
         elif (operator.has("adds") and has_atomic) or (operator.name in _SCATTERS and len(of.names) > 2):
@@ -128,13 +129,12 @@ class ForwardLowering(Lowering):
             again = operator.kind in _AGAIN and operator.name != "embedding"
             # The calls through which it reads each tensor; all parts of a split count as one.
             ways = [{self.maker.get(name) for name in read} for read in of.parts.values()]
-            twice = operator.has("gate") or any(len(way) > 1 for way in ways)
             more: dict[str, Any] = {
                 "recomputable": again or operator.has("computed_again"),
-                "reads_twice": twice,
+                "reads_twice": operator.has("gate") or any(len(way) > 1 for way in ways),
                 "views": dict(zip(of.operands, of.names, strict=True)) if operator.name == "stack" else {},
             }
-            self.add(of, "pointwise", of.made, of.operands, **more)
+            self.add(of, Loop, of.made, of.operands, **more)
             value = of.call.node.arguments().get("value")
             if operator.name == "masked_fill" and not isinstance(value, Ref):
                 self.joint.constants.setdefault(f"{value} {dtype.name}", []).append(len(self.joint.ops) - 1)
@@ -144,26 +144,26 @@ class ForwardLowering(Lowering):
         call, out = of.call, of.made[0]
         more: dict[str, Any] = {"window": _RESAMPLED, "recomputable": False}
         if self.typed(out).dtype.bits >= SINGLE or not places_of_interpolation(call, self.typed(out).rank):
-            self.add(of, "pointwise", of.made, of.operands, **more)
+            self.add(of, Loop, of.made, of.operands, **more)
             return
         elements = self.elements(of.names[0])
         wide, inner = f"{call.node.name} operand", f"{call.node.name} in float32"
-        self.add(of, "pointwise", {wide: elements * FLOAT_BYTES}, of.operands, elements, instructions=1)
+        self.add(of, Loop, {wide: elements * FLOAT_BYTES}, of.operands, elements, instructions=1)
         more |= {"moved": frozenset((wide,)), "instructions": _INTERPOLATING}
-        self.add(of, "pointwise", {inner: self.elements(out) * FLOAT_BYTES}, (wide,), **more)
+        self.add(of, Loop, {inner: self.elements(out) * FLOAT_BYTES}, (wide,), **more)
         self.joint.labels[inner] = (out, "value")
-        self.add(of, "pointwise", of.made, (inner,), instructions=1, moved=frozenset())
+        self.add(of, Loop, of.made, (inner,), instructions=1, moved=frozenset())
 
     def scatter(self, of: Lowered, out: str) -> None:
         """Copy the operand; the kernel that computes what is added or written then puts it into the copy."""
         copied, elements = f"{of.call.node.name} operand", self.elements(of.names[-1])
         base: dict[str, Any] = {"instructions": 1, "recomputable": False, "role": "base"}
-        self.add(of, "pointwise", {copied: self.nbytes(out)}, of.operands[:1], **base)
+        self.add(of, Loop, {copied: self.nbytes(out)}, of.operands[:1], **base)
         self.joint.lies_in[copied] = out
         each = FLOAT_BYTES if of.call.node.operator.has("adds") else self.typed(out).dtype.bits // 8
         reads, parts = (*of.operands[1:], copied), {copied: {out: elements * each}}
         more: dict[str, Any] = {"role": "adding", "recomputable": False, "moved": frozenset(reads)}
-        self.add(of, "pointwise", (out,), reads, elements, parts=parts, **more)
+        self.add(of, Loop, (out,), reads, elements, parts=parts, **more)
 
     def reduction(self, of: Lowered) -> None:
         x, out = self.typed(of.names[0]), self.typed(of.made[0])
@@ -174,24 +174,23 @@ class ForwardLowering(Lowering):
         space, kept, reads = max(map(self.elements, of.names)), self.elements(of.made[0]), of.operands
         if of.call.node.operator.name == "vector_norm":  # a sum of powers
             reads = (f"{of.call.node.name} powers",)
-            self.add(of, "pointwise", {reads[0]: self.nbytes(of.names[0])}, of.operands, space)
-        self.add(of, "reduction", of.made, reads, space, kept=kept, is_inner=is_inner)
+            self.add(of, Loop, {reads[0]: self.nbytes(of.names[0])}, of.operands, space)
+        self.add(of, Reduction, of.made, reads, space, kept=kept, is_inner=is_inner)
 
     def scan(self, of: Lowered) -> None:
         """A cumulative sum or the like: a kernel over rows, like a reduction of each row."""
-        x = self.typed(of.names[0])
-        axis, space = rowwise.axis_of(of.call, x.rank), self.joint.number(prod(x.shape))
-        rows = space // max(self.joint.number(1 if axis is None else x.shape[axis]), 1)
-        more = {"kept": max(rows, 1), "is_inner": axis == x.rank - 1, "role": "scan", "recomputable": False}
-        self.add(of, "reduction", of.made, of.operands, space, **more)
+        rows, is_inner = rowwise.rows_of(self, of)
+        kept, space = max(self.joint.number(rows), 1), self.elements(of.names[0])
+        more = {"kept": kept, "is_inner": is_inner, "role": "scan", "recomputable": False}
+        self.add(of, Reduction, of.made, of.operands, space, **more)
 
     def dropout(self, of: Lowered) -> None:
         """The random numbers, the boolean mask, and the result."""
         count, random = self.typed(of.made[0]).numel, f"{of.call.node.name} random"
         mask = self.save(of, "mask", f"{of.call.node.name} mask")
-        self.add(of, "pointwise", {random: count * FLOAT_BYTES}, (), recomputable=False, role="random")
-        self.add(of, "pointwise", {mask: count}, (random,))
-        self.add(of, "pointwise", of.made[:1], (mask, *of.operands))
+        self.add(of, Loop, {random: count * FLOAT_BYTES}, (), recomputable=False, role="random")
+        self.add(of, Loop, {mask: count}, (random,))
+        self.add(of, Loop, of.made[:1], (mask, *of.operands))
 
     def pooling(self, of: Lowered) -> None:
         """A pointwise kernel reads a small window; a maximum also saves its position in the window, as a byte."""
@@ -204,117 +203,91 @@ class ForwardLowering(Lowering):
         sizes = window if isinstance(window, tuple) else (window,) * len(spatial)
         count = math.prod(size for size in sizes if isinstance(size, int))
         more = {"recomputable": False, "window": count}
-        self.add(of, "pointwise", of.made[:1], of.operands, **more)
+        self.add(of, Loop, of.made[:1], of.operands, **more)
         if operator.name == "max_pool" and of.call.gradient is not None:
             kept = self.save(of, "positions", f"{of.call.node.name} positions")
             size = out.numel * (1 if count < _MOST_WINDOW else INDEX_BYTES)
-            self.add(of, "pointwise", {kept: size}, of.operands, **more)
+            self.add(of, Loop, {kept: size}, of.operands, **more)
 
-
-def places_of_interpolation(call: PricedCall, rank: int) -> int:
-    """How many elements each result of a linear or cubic interpolation is computed from; 0 for other calls."""
-    return next((taps ** (rank - 2) for word, taps in _INTERPOLATED.items() if word in call.node.op), 0)
-
-
-_FORWARD: Mapping[str, Callable[[ForwardLowering, Lowered], None]] = {
-    "normalisation": rowwise.normalisation,
-    "softmax": rowwise.softmax,
-    "loss": rowwise.loss,
-    "attention": rowwise.attention,
-    "convolution": library_calls.convolution,
-    "product": library_calls.product,
-    "collective": library_calls.exchange,
-    "dropout": ForwardLowering.dropout,
-    "pooling": ForwardLowering.pooling,
-    "reduction": ForwardLowering.reduction,
-    "scan": ForwardLowering.scan,
-    "resampling": ForwardLowering.resampling,
-}
-
-_FUSIBLE = _POINTWISE | {"dropout", "reduction"}
-
-
-class BackwardLowering(GradientLowering):
-    """Appends the operators of the gradients to a joint graph. gradient: by value, the tensor that is its gradient."""
-
-    def __init__(self, graph: Graph, forward: Lowering, joint: JointGraph, seeds: Iterable[str]) -> None:
-        super().__init__(forward, joint)
-        stored = [entry for entry in graph.inputs if entry.role == "parameter"]
+    def backward(self, graph: Graph, lowered: Sequence[Lowered]) -> None:
+        """Lower the gradients of calls, from the last call to the first."""
+        joint, stored = self.joint, [entry for entry in graph.inputs if entry.role == "parameter"]
         first = {entry.target: entry.name for entry in reversed(stored)}
-        self.parameters = {entry.name: first.get(entry.alias_of, entry.name) for entry in stored}
-        self.wanted = {entry.name for entry in graph.inputs}
-        self.gradient: dict[str, str] = {}
-        for name in seeds:
+        self.parameters.update((entry.name, first.get(entry.alias_of, entry.name)) for entry in stored)
+        for name in graph.seeds:
             value = self.values.get(name)
-            if name not in self.gradient and isinstance(value, TensorType) and value.requires_grad:
-                tangent = self.new(name, value.like().nbytes)
-                self.gradient[name] = tangent
+            if name not in self.gradient_of and isinstance(value, TensorType) and value.requires_grad:
+                tangent = self.gradient_of[name] = self.new_gradient(name, value.like().nbytes)
                 joint.tangents[tangent] = None
+        for of in reversed(lowered):
+            if of.call.gradient is not None:
+                self.lower_gradients(of)
+        inputs = {entry.name for entry in graph.inputs}
+        joint.gradients.update((tensor, None) for name, tensor in self.gradient_of.items() if name in inputs)
 
-    def lower(self, of: Lowered) -> None:
+    def lower_gradients(self, of: Lowered) -> None:
         call = of.call
-        assert call.gradient is not None
-        of.incoming = [self.gradient[name] for name in call.node.outputs if name in self.gradient]
+        of.incoming = [self.gradient_of[name] for name in call.node.outputs if name in self.gradient_of]
         if not of.incoming:
             return
-        pairs = [*zip(call.gradient.gradients, call.gradient.estimate.out, strict=False)]
+        pairs = [*zip(of.gradient.gradients, of.gradient.estimate.out, strict=False)]
         for (place, is_fresh), gradient in pairs:
             size = gradient.nbytes if isinstance(gradient, TensorType) else 0
             # The operand of a gate may be in float32, unless it also comes from around a branch.
             if call.node.operator.has("gate"):
                 size = self.joint.sizes.get(of.operands[place], size)
             if is_fresh:
-                of.fresh[place] = self.new(of.names[place], size)
+                of.fresh[place] = self.new_gradient(of.names[place], size)
         if of.fresh:
-            self.compute(of)
+            self.compute_gradients(of)
         for name in call.node.outputs:
-            self.gradient.pop(name or "", None)
+            self.gradient_of.pop(name or "", None)
         for (place, _), _ in pairs:
             self.accumulate(of.names[place], of.fresh.get(place, of.incoming[0]), of)
 
     def accumulate(self, name: str, tensor: str, of: Lowered) -> None:
         """Note a gradient of a value; any further gradient is added to the first."""
         name = self.parameters.get(name, name)
-        before = self.gradient.get(name)
+        before = self.gradient_of.get(name)
         if before is not None:
-            both = self.new(name, self.joint.sizes[before])
-            self.add(of, "pointwise", (both,), (before, tensor), self.forward.elements(name), role="sum")
+            both = self.new_gradient(name, self.joint.sizes[before])
+            self.add_back(of, Loop, (both,), (before, tensor), self.elements(name), role="sum")
             tensor = both
-        self.gradient[name] = tensor
+        self.gradient_of[name] = tensor
 
-    def compute(self, of: Lowered) -> None:
+    def compute_gradients(self, of: Lowered) -> None:
         """Append what computes the gradients of operands that want one."""
         operator = of.call.node.operator
         is_own = not of.call.estimate.regions and operator.name != "embedding_bag"  # ATen's function runs
-        if operator.kind in _BACKWARD and is_own:
-            _BACKWARD[operator.kind](self, of)
+        if operator.kind in _GRADIENTS and is_own:
+            _GRADIENTS[operator.kind](self, of)
         elif operator.kind in _FUSIBLE and is_own:
-            self.pointwise(of)
+            self.pointwise_gradient(of)
         elif operator.has("adds"):
-            self.scatter(of)
+            self.scatter_gradient(of)
         else:
-            self.extern(of)
+            self.extern_gradient(of)
 
-    def extern(self, of: Lowered) -> None:
+    def extern_gradient(self, of: Lowered) -> None:
         """A library kernel, or one that does not fuse."""
         operator, reads = of.call.node.operator, (*of.incoming, *self.read(of), *of.beside.values())
-        is_over, role = operator.name == "all_reduce", "exchange" if operator.kind == "collective" else ""
-        more: dict[str, Any] = {"is_over": is_over, "role": role, "allocates": not is_over}
-        self.add(of, "extern", of.fresh.values(), reads, workspace=self.workspace(of), **more)
+        role = "exchange" if operator.kind == "collective" else ""
+        into, own = "operand" if operator.name == "all_reduce" else "own", of.gradient.estimate.workspace
+        self.add_back(of, Extern, of.fresh.values(), reads, workspace=own, into=into, role=role)
 
-    def scatter(self, of: Lowered) -> None:
+    def scatter_gradient(self, of: Lowered) -> None:
         """The gradient of what was added is the result's gradient, read at the places that it was added to."""
         reads, moved = (*of.incoming, *self.read(of)), frozenset(of.incoming)
         for place, tensor in of.fresh.items():
-            self.add(of, "pointwise", (tensor,), reads, self.forward.elements(of.names[place]), moved=moved)
+            self.add_back(of, Loop, (tensor,), reads, self.elements(of.names[place]), moved=moved)
 
-    def pointwise(self, of: Lowered) -> None:
+    def pointwise_gradient(self, of: Lowered) -> None:
         """Compute each gradient from the results' gradients; it is summed if the operand was broadcast."""
         operator = of.call.node.operator
         is_pooling = operator.kind == "pooling"
         # A pooling with one result for each channel is a mean.
-        if is_pooling and any(size != 1 for size in self.forward.typed(of.made[0]).shape[2:]):
-            self.pooling(of)
+        if is_pooling and any(size != 1 for size in self.typed(of.made[0]).shape[2:]):
+            self.pooling_gradient(of)
             return
         read = [] if is_pooling else [*self.read(of), *of.beside.values()]
         if operator.kind == "loss":  # a cross-entropy recomputes its softmax
@@ -322,77 +295,98 @@ class BackwardLowering(GradientLowering):
         if operator.has("threshold"):
             read = [self.threshold(of, tensor) for tensor in read]
         reads = (*of.incoming, *read)
-        wide = max(map(self.forward.elements, of.call.node.outputs), default=0)
+        wide = max(map(self.elements, of.call.node.outputs), default=0)
         is_narrowed = operator.kind in _BY_ELEMENT or operator.name in ("expand", "repeat")
         for place, tensor in of.fresh.items():
-            count = self.forward.elements(of.names[place])
-            if count < wide and is_narrowed:
-                shape = self.forward.typed(of.names[place]).shape
+            count = self.elements(of.names[place])
+            if is_narrowed:
+                shape = self.typed(of.names[place]).shape
                 is_inner = len(shape) > 1 and shape[-1] == 1
-                self.add(of, "reduction", (tensor,), reads, wide, kept=count, is_inner=is_inner)
+                self.add_back(of, Reduction, (tensor,), reads, wide, kept=count, is_inner=is_inner)
             else:
-                self.add(of, "pointwise", (tensor,), reads, count)
+                self.add_back(of, Loop, (tensor,), reads, count)
 
-    def pooling(self, of: Lowered) -> None:
+    def pooling_gradient(self, of: Lowered) -> None:
         """It gets the operand for its shape. For means over wide windows, PyTorch's kernel runs."""
         reads, call = (*of.incoming, *of.operands, *of.beside.values()), of.call
-        terms = self.joint.number(call.estimate.vector_flops) / max(self.forward.elements(of.names[0]), 1)
+        terms = self.joint.number(call.estimate.vector_flops) / max(self.elements(of.names[0]), 1)
         is_own = bool(of.beside) or (call.node.operator.name == "avg_pool" and terms <= _MOST_TERMS)
-        kind: OpKind = "pointwise" if is_own else "extern"
         for tensor in of.fresh.values():
-            self.add(of, kind, (tensor,), reads, recomputable=not is_own, allocates=not is_own)
+            if is_own:
+                self.add_back(of, Loop, (tensor,), reads, recomputable=False)
+            else:
+                self.add_back(of, Extern, (tensor,), reads, into="own")
 
     def threshold(self, of: Lowered, tensor: str) -> str:
         """Append the comparison by which an activation's gradient selects: a boolean for each element."""
         name = f"{of.call.node.name} mask"
-        self.joint.sizes[name] = self.forward.typed(of.call.node.outputs[0] or "").numel
         self.joint.labels[name] = (of.call.node.name, "saved")
-        self.add(of, "pointwise", (name,), (tensor,), is_gradient=False)
+        mask = {name: self.typed(of.call.node.outputs[0] or "").numel}
+        self.add(of, Loop, mask, (tensor,), must_recompute=False)
         return name
 
-    def resampling(self, of: Lowered) -> None:
+    def resampling_gradient(self, of: Lowered) -> None:
         """Each element is added to all elements that it was interpolated from, with one table of zeros for each of these."""
-        places = places_of_interpolation(of.call, self.forward.typed(of.names[0]).rank)
+        places = places_of_interpolation(of.call, self.typed(of.names[0]).rank)
         if places:
             self.sum_into_zeros(of, places, ())
         elif of.call.node.operator.name == "grid_sample":  # inductor has no formula: PyTorch's kernel runs
-            self.extern(of)
+            self.extern_gradient(of)
         else:
-            self.pointwise(of)
+            self.pointwise_gradient(of)
 
     def sum_into_zeros(self, of: Lowered, tables: int, indices: Sequence[str]) -> None:
         """Add the gradients to `tables` tables of zeros, at the places that indices name.
 
         One table, if in float32 or for `index`, is the gradient itself. Others are in float32, and summed or converted then.
         """
-        rows, is_index = self.forward.elements(of.call.node.outputs[0]), of.call.node.operator.name == "index"
+        rows, is_index = self.elements(of.call.node.outputs[0]), of.call.node.operator.name == "index"
         for place, tensor in of.fresh.items():
-            name, dtype = of.names[place], self.forward.typed(of.names[place]).dtype
+            name, dtype = of.names[place], self.typed(of.names[place]).dtype
             is_own = tables == 1 and (is_index or dtype.bits >= SINGLE)
             each = dtype.bits // 8 if is_own else FLOAT_BYTES
-            count, size = self.forward.elements(name), prod(self.forward.typed(name).shape) * each
-            zeros = [self.new(name, size) for _ in range(tables)]
-            summed = tensor if is_own else self.new(name, 0)  # it shares the tables' memory
+            count, size = self.elements(name), prod(self.typed(name).shape) * each
+            zeros = [self.new_gradient(name, size) for _ in range(tables)]
+            summed = tensor if is_own else self.new_gradient(name, 0)  # it shares the tables' memory
             # If the forward has the same zeros, one operator makes both, and the partitioner saves them.
-            same = self.forward.known.get((0, self.forward.typed(name).shape, dtype if is_own else FLOAT32))
+            same = self.known.get((0, self.typed(name).shape, dtype if is_own else FLOAT32))
             made = same.made if same else ()
             for table in zeros:
-                self.add(of, "pointwise", (table,), made, count, role="base", is_alone=True)
+                self.add_back(of, Loop, (table,), made, count, role="base", is_alone=True)
             if is_own:
                 self.joint.lies_in[zeros[0]] = tensor
             parts = {table: {summed: rows * each} for table in zeros}
             reads = (*of.incoming, *indices, *zeros)
             more: dict[str, Any] = {"role": "adding", "recomputable": False, "moved": frozenset(reads)}
-            self.add(of, "pointwise", (summed,), reads, rows, parts=parts, **more)
+            self.add_back(of, Loop, (summed,), reads, rows, parts=parts, **more)
             if not is_own:
-                self.add(of, "pointwise", (tensor,), (*zeros, summed), count)
+                self.add_back(of, Loop, (tensor,), (*zeros, summed), count)
 
 
-_BACKWARD: Mapping[str, Callable[[BackwardLowering, Lowered], None]] = {
+def places_of_interpolation(call: PricedCall, rank: int) -> int:
+    """How many elements each result of a linear or cubic interpolation is computed from; 0 for other calls."""
+    return next((taps ** (rank - 2) for word, taps in _INTERPOLATED.items() if word in call.node.op), 0)
+
+
+_FORWARD: Mapping[str, Callable[[CallLowering, Lowered], None]] = {
+    "normalisation": rowwise.normalisation,
+    "softmax": rowwise.softmax,
+    "loss": rowwise.loss,
+    "attention": rowwise.attention,
+    "convolution": library_calls.convolution,
+    "product": library_calls.product,
+    "collective": library_calls.exchange,
+    "dropout": CallLowering.dropout,
+    "pooling": CallLowering.pooling,
+    "reduction": CallLowering.reduction,
+    "scan": CallLowering.scan,
+    "resampling": CallLowering.resampling,
+}
+_GRADIENTS: Mapping[str, Callable[[CallLowering, Lowered], None]] = {
     "product": library_calls.product_gradient,
     # The gradients of rows are summed into a table of zeros.
-    "gather": lambda back, of: back.sum_into_zeros(of, 1, back.read(of)),
-    "resampling": BackwardLowering.resampling,
+    "gather": lambda low, of: low.sum_into_zeros(of, 1, low.read(of)),
+    "resampling": CallLowering.resampling_gradient,
     "convolution": library_calls.convolution_gradient,
     "attention": rowwise.attention_gradient,
     "normalisation": rowwise.normalisation_gradient,

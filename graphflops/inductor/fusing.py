@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from graphflops.base.record import Record
 from graphflops.devices import Platform
-from graphflops.inductor.lowering import JointGraph, Op, users_of
+from graphflops.inductor.lowering import Extern, JointGraph, Loop, Op, Reduction, users_of
 from graphflops.kernels.choices import limits
 
 _MOST_MEMBERS, _FARTHEST, _WORTH = limits("inductor_2", "fuse", "members", "near", "worth")
@@ -34,20 +34,16 @@ class Kernel(Record, frozen=True, dict=True):
         """The last operator; the kernel is reported under its call."""
         return self.members[-1]
 
-    @property
-    def is_written(self) -> bool:
-        """Whether inductor generates the kernel; otherwise a library has it."""
-        return self.members[0].kind != "extern"
-
     @cached_property
     def over(self) -> Mapping[str, tuple[str, ...]]:
         """By result, the tensors that its operator reads at the places that it writes: it may be written over them."""
-        if not self.is_written and not self.last.is_over:
-            return {}
-        single = [op for op in self.members if len(op.outputs) == 1]
+        last = self.last
+        if isinstance(last, Extern):
+            return {last.outputs[0]: last.reads} if last.into == "operand" else {}
         return {
             op.outputs[0]: tuple([name for name in op.reads if name not in op.moved and name not in op.parts])
-            for op in single
+            for op in self.members
+            if isinstance(op, Loop) and len(op.outputs) == 1
         }
 
 
@@ -70,10 +66,15 @@ def run_together(one: Op, other: Op) -> bool:
     """
     if not one.is_fusible or not other.is_fusible:
         return False
-    if bool(one.kept) == bool(other.kept):
-        return (one.elements, one.kept, one.is_across) == (other.elements, other.kept, other.is_across)
-    loop, rows = (other, one) if one.kept else (one, other)
-    return loop.elements == rows.kept or (rows.is_inner and rows.in_order and loop.elements == rows.elements)
+    match one, other:
+        case Reduction(), Reduction():
+            return (one.elements, one.kept) == (other.elements, other.kept)
+        case (Reduction() as rows, loop) | (loop, Reduction() as rows):
+            by_row = rows.is_inner and rows.in_order
+            return loop.elements == rows.kept or (by_row and loop.elements == rows.elements)
+        case Loop(), Loop():
+            return (one.elements, one.is_across) == (other.elements, other.is_across)
+    return False
 
 
 class _Group(Struct, eq=False):
@@ -109,7 +110,8 @@ class _Groups:
         self.of.update(dict.fromkeys(op.outputs, self.all[-1]))
         for other in near:
             self.join(other, self.of[op.outputs[0]])
-        self.added.update(op.outputs if op.role in ("adding", "base") or op.part_bytes != 0 else ())
+        if isinstance(op, Loop) and (op.role in ("adding", "base") or op.part_bytes != 0):
+            self.added.update(op.outputs)
         # Operators of the same depth that read the same tensors, or parts of them, are joined with it.
         for key in ((name, part) for name in op.reads for part in op.parts.get(name, ("",))):
             readers = self.readers.setdefault(key, [])
@@ -125,7 +127,7 @@ class _Groups:
         """Move the members of `other` into `group`."""
         group.members += other.members
         self.of.update((name, group) for op in other.members for name in op.outputs)
-        if other.loop.kept:
+        if isinstance(other.loop, Reduction):
             group.loop = other.loop
         group.first, other.members = min(group.first, other.first), []
 
@@ -176,7 +178,7 @@ class _Groups:
         """A group, with what it reads from other groups and what they read of it."""
         made = {name: None for op in group.members for name in op.outputs}
         reads = {name: None for op in group.members for name in op.reads if name not in made}
-        is_extern = group.members[0].kind == "extern"
+        is_extern = isinstance(group.members[0], Extern)
 
         def is_left(name: str) -> bool:
             readers = (self.of[user.outputs[0]] for user in self.users.get(name, ()))
@@ -236,18 +238,18 @@ def _each(results: int, length: int, threads: int, platform: Platform, *, is_inn
 
 def in_steps(op: Op, joint: JointGraph) -> list[Op]:
     """The steps of a reduction as operators, with sizes for what each leaves; any other operator unchanged."""
-    if not op.kept or op.role == "scan":
+    if not isinstance(op, Reduction) or op.role == "scan":
         return [op]
     length = op.elements // op.kept
     lengths = split_lengths(
         op.kept, length, joint.platform, is_inner=op.is_inner, of_moments=op.role == "moments"
     )
-    found: list[Op] = []
+    found: list[Reduction] = []
     for place, (results, _) in enumerate(lengths[:-1]):
         made = tuple([f"{name}, step {place + 1}" for name in op.outputs])
         pairs = zip(made, op.outputs, strict=True)
         joint.sizes.update((part, joint.bytes(name) // op.kept * results) for part, name in pairs)
         found.append(replace(op, outputs=made, kept=results, in_order=False))
-        last = Op("reduction", op.outputs, made, results, op.row, op.node, op.kept, role="parts")
-        op = replace(last, is_gradient=op.is_gradient)
+        last = Reduction(op.outputs, made, results, op.row, op.node, op.is_gradient)
+        op = replace(last, kept=op.kept, role="parts")
     return [*found, op]

@@ -11,7 +11,7 @@ from typing import Any
 from graphflops.dims import Dim, dim_max, prod, total
 from graphflops.execution.strides import Values
 from graphflops.graph import Ref
-from graphflops.inductor.lowering import GradientLowering, Lowered, Lowering
+from graphflops.inductor.lowering import Extern, Loop, Lowered, Lowering, Reduction
 from graphflops.kernels import buffers as kernels
 from graphflops.kernels import cudnn
 from graphflops.kernels.beside import Copy, operand_copies
@@ -33,10 +33,10 @@ def product(low: Lowering, of: Lowered) -> None:
     reads, inside = [*of.operands], call.estimate.workspace + _inside(copies, of.names)
     for place, name in enumerate(of.names):
         if name in copies and not copies[name].is_inside:
-            size, bits = copies[name].nbytes, low.typed(name).dtype.bits
             rows = f"{name} in rows" if low.training else ""  # the partitioner finds equal copies
-            reads[place] = low.copied(of, reads[place], size, f"operand {place}", bits, value=name, name=rows)
-    of.beside = {f"operand {place}": tensor for place, tensor in enumerate(reads)}
+            size, use = copies[name].nbytes, f"operand {place}"
+            reads[place] = low.copied(of, reads[place], size, use, name, name=rows)
+    of.operands = tuple(reads)
     views, made, size = _reshaped(low, of, reads), out, low.nbytes(out)
     has_bias = call.node.operator.name == "linear" and isinstance(call.node.arguments().get("bias"), Ref)
     if has_bias and copies:  # the kernels that read the result add it
@@ -50,9 +50,9 @@ def product(low: Lowering, of: Lowered) -> None:
     if padded is not None:
         reads, size = _padded(low, of, reads, low.typed(of.names[0]).shape[-1], padded)
         more |= {"workspace": 0, "is_padded": True}
-    low.add(of, "extern", {made: size}, reads, **more)
+    low.add(of, Extern, {made: size}, reads, **more)
     if made != out:
-        low.add(of, "pointwise", (out,), (made, bias))
+        low.add(of, Loop, (out,), (made, bias))
 
 
 def _inside(copies: Mapping[str, Copy], names: Iterable[str]) -> Dim:
@@ -60,40 +60,37 @@ def _inside(copies: Mapping[str, Copy], names: Iterable[str]) -> Dim:
     return total(copies[name].nbytes for name in names if name in copies and copies[name].is_inside)
 
 
-def product_gradient(back: GradientLowering, of: Lowered) -> None:
+def product_gradient(low: Lowering, of: Lowered) -> None:
     """A product for each factor; a bias or addend gets the sum of the result's gradient."""
-    call, low = of.call, back.forward
-    assert call.gradient is not None
-    operands = [of.beside.get(f"operand {place}", tensor) for place, tensor in enumerate(of.operands)]
+    call = of.call
     added = [ref.name for key in ("bias", "c") if isinstance(ref := call.node.arguments().get(key), Ref)]
-    wide, views = low.elements(call.node.outputs[0]), _reshaped(low, of, operands)
+    wide, views = low.elements(call.node.outputs[0]), _reshaped(low, of, of.operands)
     padded, copies = padded_columns(call, low.values), operand_copies(call, low.execution.layouts)
     for place, tensor in of.fresh.items():
         if of.names[place] in added:
             count = low.elements(of.names[place])
-            kind: Any = "reduction" if count < wide else "pointwise"
-            back.add(of, kind, (tensor,), of.incoming, wide, kept=count, is_inner=False)
+            low.add_back(of, Reduction, (tensor,), of.incoming, wide, kept=count, is_inner=False)
             continue
-        others = [other for other in sorted(call.gradient.operands) if other != place]
+        others = [other for other in sorted(of.gradient.operands) if other != place]
         inside = _inside(copies, [of.names[other] for other in others])
-        reads = [*of.incoming, *[operands[other] for other in others]]
+        reads = [*of.incoming, *[of.operands[other] for other in others]]
         if padded is not None:  # rows of the gradient start at cache lines
             row = -(-padded * HALF // 8 // _LINE_BYTES) * _LINE_BYTES
-            reads[0] = _padded_copy(back, of, reads[0], _rows(call, low.values) * row)
+            reads[0] = _padded_copy(low, of, reads[0], _rows(call, low.values) * row)
             if place == 0:
-                reads[1:] = [_padded_copy(back, of, x, low.nbytes(of.names[1])) for x in reads[1:]]
+                reads[1:] = [_padded_copy(low, of, x, low.nbytes(of.names[1])) for x in reads[1:]]
         more: dict[str, Any] = {
             "is_padded": padded is not None,
             "role": "product" if low.typed(of.names[place]).rank == 2 else "",
         }
-        more |= {"workspace": back.workspace(of) + inside, "views": views}
-        back.add(of, "extern", (tensor,), reads, **more)
+        more |= {"workspace": of.gradient.estimate.workspace + inside, "views": views}
+        low.add_back(of, Extern, (tensor,), reads, **more)
 
 
-def _padded_copy(back: GradientLowering, of: Lowered, tensor: str, size: Dim) -> str:
+def _padded_copy(low: Lowering, of: Lowered, tensor: str, size: Dim) -> str:
     """Append a copy with rows or columns padded to a multiple of 8."""
-    copy = back.new(of.call.node.name, size)
-    back.add(of, "pointwise", (copy,), (tensor,), back.joint.number(size))
+    copy = low.new_gradient(of.call.node.name, size)
+    low.add_back(of, Loop, (copy,), (tensor,), low.joint.number(size))
     return copy
 
 
@@ -111,7 +108,7 @@ def _padded(
     is_whole = sizes[0] == low.typed(of.names[0]).numel * bits // 8
     found = [*reads]
     for place in range(is_whole, len(found)):
-        found[place] = low.copied(of, reads[place], sizes[place], f"padded {place}", bits, is_alone=True)
+        found[place] = low.copied(of, reads[place], sizes[place], f"padded {place}", bits=bits, is_alone=True)
     return found, rows * columns * bits // 8
 
 
@@ -132,9 +129,9 @@ def patches(low: Lowering, of: Lowered) -> None:
     if rows or columns:
         count = prod((*x.shape[:-2], x.shape[-2] + 2 * rows, x.shape[-1] + 2 * columns))
         more: dict[str, Any] = {"recomputable": False, "instructions": 1}
-        low.add(of, "pointwise", {image: count * x.dtype.bits // 8}, reads, low.joint.number(count), **more)
+        low.add(of, Loop, {image: count * x.dtype.bits // 8}, reads, low.joint.number(count), **more)
         reads = (image,)
-    low.add(of, "pointwise", of.made, reads, moved=frozenset(reads))
+    low.add(of, Loop, of.made, reads, moved=frozenset(reads))
 
 
 def convolution(low: Lowering, of: Lowered) -> None:
@@ -153,28 +150,26 @@ def convolution(low: Lowering, of: Lowered) -> None:
             shape, is_given = low.typed(name).shape, low.root.get(name, name) not in low.root
             lies_so = not is_given or low.execution.layouts.has_channels_last(name)
             if not lies_so and shape[1] != 1 and any(size != 1 for size in shape[2:]):
-                bits = low.typed(name).dtype.bits
-                reads[place] = low.copied(of, reads[place], low.nbytes(name), use, bits, value=name)
+                reads[place] = low.copied(of, reads[place], low.nbytes(name), use, name)
     else:
         workspace = kernels.forward_bytes(call, low.execution.layouts)
     x = low.typed(of.names[0])
     if x.rank == 3 and low.execution.layouts.has_channels_last(of.names[0]):  # sequences need channels first
         size = low.nbytes(of.names[0])
-        reads[0] = low.copied(of, of.operands[0], size, "input", x.dtype.bits)
+        reads[0] = low.copied(of, of.operands[0], size, "input", bits=x.dtype.bits)
         workspace = dim_max(0, workspace - size)  # in eager execution the call makes this copy
     made = low.joint.without_bias(out) if bias else out
-    low.add(of, "extern", {made: low.nbytes(out)}, reads, workspace=workspace, allocates=True)
+    low.add(of, Extern, {made: low.nbytes(out)}, reads, workspace=workspace, into="own")
     if bias:
         is_other = low.joint.channels_last and not is_last and is_of_images(call, low.values)
-        low.add(of, "pointwise", (out,), (made, *bias), moved=frozenset((made,) if is_other else ()))
-    of.beside = {f"operand {place}": tensor for place, tensor in enumerate(reads)}
+        low.add(of, Loop, (out,), (made, *bias), moved=frozenset((made,) if is_other else ()))
+    of.operands = (*reads, *bias)
 
 
-def convolution_gradient(back: GradientLowering, of: Lowered) -> None:
+def convolution_gradient(low: Lowering, of: Lowered) -> None:
     """One call for the gradients of image and weight; a bias gets a sum."""
-    call, low = of.call, back.forward
-    operands = [of.beside.get(f"operand {place}", tensor) for place, tensor in enumerate(of.operands[:2])]
-    workspace = back.workspace(of)
+    call = of.call
+    workspace = of.gradient.estimate.workspace
     if low.joint.channels_last and is_turned(call, low.values, is_copied=False):
         places = {"input_gradient": 0, "weight_gradient": 1}
         phases = [name for name, place in places.items() if place in of.fresh]
@@ -185,13 +180,13 @@ def convolution_gradient(back: GradientLowering, of: Lowered) -> None:
         workspace = dim_max(workspace, copied + kernels.backward_bytes(call, low.execution.layouts))
     own = [tensor for place, tensor in of.fresh.items() if place < 2]
     if own:
-        back.add(of, "extern", own, (*of.incoming, *operands), workspace=workspace, allocates=True)
+        low.add_back(of, Extern, own, (*of.incoming, *of.operands[:2]), workspace=workspace, into="own")
     wide = low.elements(call.node.outputs[0])
     order = {"is_inner": not low.joint.channels_last, "in_order": False}
     for place, tensor in of.fresh.items():
         if place >= 2:
             kept = low.elements(of.names[place])
-            back.add(of, "reduction", (tensor,), of.incoming, wide, kept=kept, **order)
+            low.add_back(of, Reduction, (tensor,), of.incoming, wide, kept=kept, **order)
 
 
 def _workspace(low: Lowering, call: PricedCall, phase: str) -> Dim:
@@ -211,9 +206,8 @@ def exchange(low: Lowering, of: Lowered) -> None:
         call is not of.call and all(low.root.get(x or "") == x for x in call.node.outputs) for call in readers
     )
     if is_over and (owner not in low.root or is_read):
-        bits = low.typed(name).dtype.bits
-        operands = (low.copied(of, operands[0], low.nbytes(of.made[0]), "copy", bits, value=name),)
-    low.add(of, "extern", of.made, operands, allocates=not is_over, is_over=is_over, role="exchange")
+        operands = (low.copied(of, operands[0], low.nbytes(of.made[0]), "copy", name),)
+    low.add(of, Extern, of.made, operands, into="operand" if is_over else "own", role="exchange")
 
 
 # Time with channels last relative to without, by class of convolution.

@@ -10,36 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from graphflops.base.record import Record
 from graphflops.devices import Platform
 from graphflops.dims import Dim, evaluate, prod
 from graphflops.kernels.choices import limits
 from graphflops.memory.on_gpu import OnGpu
-from graphflops.passes.program import PricedCall
+from graphflops.passes.program import Backward, PricedCall
 from graphflops.report import HeldKind
 from graphflops.tensor import TensorType
 
-OpKind = Literal["pointwise", "reduction", "extern"]
-# What an operator does that others of its kind do not.
-Role = Literal[
-    "",
-    "random",  # it draws random numbers
-    "placing",  # it reads elements at places that it computes
-    "join",  # it concatenates tensors
-    "joined",  # a join without a kernel of its own: the kernels that make its parts write them into place
-    "base",  # its result is stored, and something is then added to it in place
-    "adding",  # it adds to what it reads, at places that indices name; no reader of its result fuses with it
-    "moments",  # a reduction to means and variances
-    "parts",  # a reduction of what its earlier step leaves
-    "scan",  # one kernel loops over its rows, and keeps all elements
-    "sum",  # a sum of what it reads
-    "product",  # a product of matrices that adds nothing yet
-    "product and sum",  # a product that adds the last tensor that it reads
-    "product and bias",  # the same for a bias, which kernels that read the result may add instead
-    "exchange",  # a collective: no result is written over its own
-]
 Names = Iterable[str]  # of tensors
 Made = Sequence[str] | Mapping[str, Dim]
 (_UNROLLED,) = limits("inductor_2", "store", "unrolled")
@@ -49,40 +29,78 @@ _SOME_SIZE = 97  # for a size without a value, when tensors are compared
 class Op(Record, frozen=True):
     """One operator of the joint graph."""
 
-    kind: OpKind
     outputs: tuple[str, ...]  # names of tensors
     reads: tuple[str, ...]
     elements: int  # elements that its kernel loops over
     row: int  # the row of its call
     node: str
-    kept: int = 0  # for a reduction, the elements of its result
-    workspace: Dim = 0  # bytes during the operator alone
     is_gradient: bool = False  # whether it depends on gradients of the results
     # Whether the partitioner may recompute it. If not, it is a kernel of its own there, unless it draws random numbers.
     recomputable: bool = True
     must_recompute: bool = False  # whether a checkpoint recomputes it
-    role: Role = ""
-    is_alone: bool = False  # whether it fuses with nothing
-    allocates: bool = False  # whether a library allocates the results, so that they reuse no memory
-    is_over: bool = False  # whether a library writes its result over what it reads
-    is_padded: bool = False  # whether a product's sizes are rounded up to what tensor cores load
-    reads_twice: bool = False  # whether its formula contains an operand more than once
-    window: int = 1  # elements that each of its elements is computed from
-    part_bytes: Dim = 0  # bytes of its result that it writes, if others write the rest
-    moved: frozenset[str] = frozenset()  # tensors that it reads at other places than it writes
-    is_across: bool = False  # whether it transposes, and so loops over tiles
     parts: Mapping[str, Mapping[str, Dim]] = {}  # by tensor that it reads only in parts, bytes by part
     views: Mapping[str, str] = {}  # by tensor that it reads in another shape or in part: the view
-    is_inner: bool = True  # whether a reduction is along the last axis
-    in_order: bool = True  # whether a loop over a reduction's elements goes row by row
-    instructions: int = 2  # per element, as inductor counts them
-    numbers: tuple[float, ...] = ()  # constants among its instructions; a kernel has each only once
-    computes: tuple[Op, ...] = ()  # operators that its kernel computes for it without storing their results
+    role: str = ""  # what it does that others of its class do not
 
     @property
     def is_fusible(self) -> bool:
         """Whether it may share a kernel with other operators."""
-        return self.kind != "extern" and not self.is_alone
+        return False
+
+
+class Loop(Op, frozen=True):
+    """An operator for which inductor generates a loop; if it is no `Reduction`, each element is computed by itself."""
+
+    moved: frozenset[str] = frozenset()  # tensors that it reads at other places than it writes
+    reads_twice: bool = False  # whether its formula contains an operand more than once
+    window: int = 1  # elements that each of its elements is computed from
+    part_bytes: Dim = 0  # bytes of its result that it writes, if others write the rest
+    instructions: int = 2  # per element, as inductor counts them
+    numbers: tuple[float, ...] = ()  # constants among its instructions; a kernel has each only once
+    computes: tuple[Loop, ...] = ()  # operators that its kernel computes for it without storing their results
+    role: Literal[
+        "",
+        "random",  # it draws random numbers
+        "placing",  # it reads elements at places that it computes
+        "join",  # it concatenates tensors
+        "base",  # its result is stored, and something is then added to it in place
+        "adding",  # it adds to what it reads, at places that indices name; no reader of its result fuses with it
+        "sum",  # a sum of what it reads
+        "moments",  # a reduction to means and variances
+        "parts",  # a reduction of what its earlier step leaves
+        "scan",  # a reduction that keeps all elements
+    ] = ""
+    is_alone: bool = False  # whether it fuses with nothing
+    is_across: bool = False  # whether it transposes, and so loops over tiles
+
+    @property
+    def is_fusible(self) -> bool:
+        return not self.is_alone
+
+
+class Reduction(Loop, frozen=True):
+    """A loop over rows, each of which leaves one element."""
+
+    kept: int = 1  # elements of its result
+    is_inner: bool = True  # whether it is along the last axis
+    in_order: bool = True  # whether a loop over its elements goes row by row
+
+
+class Extern(Op, frozen=True):
+    """A kernel of a library."""
+
+    role: Literal[
+        "",
+        "product",  # a product of matrices that adds nothing yet
+        "product and sum",  # a product that adds the last tensor that it reads
+        "product and bias",  # the same for a bias, which kernels that read the result may add instead
+        "exchange",  # a collective: no result is written over its own
+        "joined",  # a join without a kernel: the kernels that make its parts write them into place
+    ] = ""
+    workspace: Dim = 0  # bytes during the operator alone
+    # Where its results are: in memory that freed tensors may have had, in memory that it allocates, over what it reads.
+    into: Literal["any", "own", "operand"] = "any"
+    is_padded: bool = False  # whether a product's sizes are rounded up to what tensor cores load
 
 
 class JointGraph(Struct):
@@ -127,8 +145,9 @@ class JointGraph(Struct):
 
     def add(self, op: Op) -> None:
         """Append an operator; a reduction of a few elements is unrolled into a pointwise one."""
-        if op.kept and op.elements < _UNROLLED * op.kept:
-            op = replace(op, kind="pointwise", elements=op.kept, kept=0)
+        if isinstance(op, Reduction) and op.elements < _UNROLLED * max(op.kept, 1):
+            fields = {name: getattr(op, name) for name in Loop.__struct_fields__}
+            op = Loop(**(fields | {"elements": op.kept, "role": ""}))
         self.ops.append(op)
 
 
@@ -150,8 +169,8 @@ def places_of(ops: Iterable[Op]) -> tuple[dict[str, int], dict[str, list[int]]]:
 
 
 # Kinds of calls that read their operands at other places than they write.
-_COPYING = ("view", "identity")
-_MOVING = frozenset({"movement", "gather", "resampling", "pooling", *_COPYING})
+_PLACING = frozenset({"movement", "gather", "resampling", "pooling"})
+_MOVING = _PLACING | {"view", "identity"}
 _WITH_NUMBERS = frozenset({"elementwise", "comparison", "logic"})  # kinds whose constants inductor counts
 _DIFFERING = frozenset({"random", "dropout", "attention", "collective"})  # kinds whose equal calls differ
 _EMPTY, _FILLED = ("empty", "empty_like", "new_empty"), {"zeros": 0, "ones": 1}
@@ -175,13 +194,18 @@ class Lowered(Struct):
     incoming: Sequence[str] = ()  # gradients of its results
     fresh: dict[int, str] = {}  # by place, the gradients of operands that it computes
 
-    def op(self, kind: OpKind, outputs: Names, reads: Names, count: int, **more: Any) -> Op:
+    @property
+    def gradient(self) -> Backward:
+        assert self.call.gradient is not None
+        return self.call.gradient
+
+    def op(self, made: type[Op], outputs: Names, reads: Names, count: int, **more: Any) -> Op:
         """One operator of the call."""
         given = tuple(dict.fromkeys(reads))
         more.setdefault("parts", {name: self.parts[name] for name in given if name in self.parts})
         views = {name: self.views[name] for name in given if name in self.views}
         more["views"] = more.get("views", {}) | views
-        return Op(kind, tuple(outputs), given, count, self.call.row, self.call.node.name, **more)
+        return made(tuple(outputs), given, count, self.call.row, self.call.node.name, **more)
 
 
 def instructions(call: PricedCall) -> int:
@@ -197,20 +221,18 @@ def filled_with(call: PricedCall) -> int | float | None:
     return value if isinstance(value, (int, float)) else None
 
 
-def _role(call: PricedCall) -> Role:
+def _role(call: PricedCall) -> str:
     """The role of the pointwise operator that makes a call's result."""
     operator = call.node.operator
     if operator.name in ("cat", "stack"):
         return "join"
     if operator.name == "add" and call.node.arguments().get("alpha", 1) == 1:
         return "sum"
-    if operator.kind in _MOVING:
-        return "" if operator.kind in _COPYING else "placing"
-    return "random" if operator.kind == "random" else ""
+    return "placing" if operator.kind in _PLACING else "random" if operator.kind == "random" else ""
 
 
 class Lowering:
-    """Appends a graph's forward operators to a joint graph. execution: the calls with their layouts."""
+    """Appends the operators of calls and of their gradients to a joint graph. execution: the calls with their layouts."""
 
     def __init__(self, execution: OnGpu, joint: JointGraph) -> None:
         self.joint, self.execution = joint, execution
@@ -223,6 +245,9 @@ class Lowering:
         self.view: dict[str, str] = {}  # by value that is a view: the first equal view
         # By operator, attributes and operands: the first such call.
         self.known: dict[tuple[Any, ...], Lowered] = {}
+        self.gradient_of: dict[str, str] = {}  # by value, the tensor that is its gradient
+        self.parameters: dict[str, str] = {}  # by stored input, the first that shares its memory
+        self.gradients = 0  # their number so far
         self.readers: dict[str, list[PricedCall]] = {}
         self.maker: dict[str | None, str] = {}  # by result, the call
         # Values that convolutions read, also through other calls than reductions: their rows are never padded
@@ -266,30 +291,47 @@ class Lowering:
         return value.like().nbytes if name in self.execution.layouts.copies else value.nbytes
 
     def add(
-        self, of: Lowered, kind: OpKind, outputs: Made, reads: Names, elements: int | None = None, **more: Any
+        self, of: Lowered, kind: type[Op], outputs: Made, reads: Names, count: int | None = None, **more: Any
     ) -> None:
-        """Append one operator of a call. outputs: with sizes, or values whose sizes are known."""
+        """Append one operator of a call. outputs: with sizes, or values whose sizes are known. count: of its elements."""
         call, operator = of.call, of.call.node.operator
         self.joint.sizes.update(
             outputs if isinstance(outputs, dict) else {x: self.nbytes(x) for x in outputs}
         )
-        if kind == "extern" and operator.kind == "attention" and of.parts and not self.training:
-            reads = [one for name in dict.fromkeys(reads) for one in self.taken(of, name)]
-        elif kind == "pointwise":
+        if count is None:
+            count = max(map(self.elements, call.node.outputs), default=0)
+        own: dict[str, Any] = {"must_recompute": call.node.name in self.recomputed}
+        if kind is Extern:
+            own["recomputable"] = False
+        else:
+            own["instructions"] = instructions(call)
+            if operator.kind in _WITH_NUMBERS:
+                own["numbers"] = tuple([x for x in call.node.arguments().values() if type(x) in (int, float)])
+            if operator.kind in _MOVING and call.node.outputs[0] in outputs:
+                own["moved"] = frozenset(reads)
+        if kind is Loop:
             self.pointwise.update(outputs)
-        if elements is None:
-            elements = max(map(self.elements, call.node.outputs), default=0)
-        own: dict[str, Any] = {
-            "recomputable": kind != "extern",
-            "must_recompute": call.node.name in self.recomputed,
-            "instructions": instructions(call),
-        }
-        if operator.kind in _WITH_NUMBERS:
-            own["numbers"] = tuple([x for x in call.node.arguments().values() if type(x) in (int, float)])
-        if call.node.outputs[0] in outputs:
-            own["moved"] = frozenset(reads if operator.kind in _MOVING else ())
-            own["role"] = _role(call) if kind == "pointwise" else ""
-        self.joint.add(of.op(kind, outputs, reads, elements, **(own | more)))
+            if call.node.outputs[0] in outputs:
+                own["role"] = _role(call)
+        self.joint.add(of.op(kind, outputs, reads, count, **(own | more)))
+
+    def add_back(
+        self, of: Lowered, kind: type[Op], outputs: Names, reads: Names, count: int | None = None, **more: Any
+    ) -> None:
+        """Append one operator of a call's gradients. outputs: tensors that `new_gradient` made."""
+        if count is None:
+            count = max(map(self.elements, (*of.call.node.outputs, *of.names)), default=0)
+        if kind is not Extern:
+            more = {"instructions": 2 * instructions(of.call), **more}
+        self.joint.add(of.op(kind, outputs, reads, count, **({"is_gradient": True} | more)))
+
+    def new_gradient(self, name: str, size: Dim) -> str:
+        """A new tensor for a gradient of a value."""
+        self.gradients += 1
+        tensor = f"gradient {self.gradients} of {name}"
+        self.joint.sizes[tensor] = size
+        self.joint.labels[tensor] = (name, "gradient")
+        return tensor
 
     def save(self, of: Lowered, use: str, tensor: str) -> str:
         """Note that a call's gradient reads this tensor beside operands and results; return its name."""
@@ -297,33 +339,23 @@ class Lowering:
         self.joint.labels[tensor] = (of.call.node.name, "saved")
         return tensor
 
-    def taken(self, of: Lowered, tensor: str) -> list[str]:
-        """What a library reads of a tensor: a copy of each part that it reads, if the tensor need not be stored."""
-        parts = of.parts.get(tensor)
-        if not parts or tensor not in self.pointwise:
-            return [tensor]
-        found = [f"{of.call.node.name} {part}" for part in parts]
-        for name, (part, size) in zip(found, parts.items(), strict=True):
-            own, moved = {tensor: {part: size}}, frozenset((tensor,))
-            self.add(of, "pointwise", {name: size}, (tensor,), self.elements(part), parts=own, moved=moved)
-        return found
-
     def copied(
         self,
         of: Lowered,
         x: str,
         size: Dim,
         use: str,
-        bits: int,
         value: str = "",
+        bits: int = 0,
         name: str = "",
         **more: Any,
     ) -> str:
         """Append a copy of an operand that a library's kernel needs in another layout.
 
-        bits: of an element. value: the value that is copied, if x has more. name: the copy's name, if others share it.
+        value: the value that is copied, if x has more. bits: of an element, if not that value's. name: if others share it.
         """
-        name, elements = name or f"{of.call.node.name} {use}", self.joint.number(size) * 8 // bits
+        elements = self.joint.number(size) * 8 // (bits or self.typed(value).dtype.bits)
+        name = name or f"{of.call.node.name} {use}"
         if name in self.joint.sizes:
             return name
         parts, strides = of.parts.get(x, {}), self.execution.layouts.of(value) if value else ()
@@ -331,7 +363,7 @@ class Lowering:
             more["parts"] = {x: {value: parts[value]}}
         if strides and self.typed(value).shape[-1] != 1:
             more["is_across"] = strides[-1] != 1
-        self.add(of, "pointwise", {name: size}, (x,), elements, moved=frozenset((x,)), **more)
+        self.add(of, Loop, {name: size}, (x,), elements, moved=frozenset((x,)), **more)
         return name
 
     def extern(self, of: Lowered) -> None:
@@ -341,40 +373,9 @@ class Lowering:
         if kept != 0:
             sizes[self.save(of, "kept", f"{of.call.node.name} kept")] = kept
         own = 0 if kept != 0 else of.call.estimate.workspace
-        self.add(of, "extern", sizes, of.operands, workspace=own, allocates=True)
-
-
-class GradientLowering:
-    """Appends the operators of gradients to a joint graph."""
-
-    def __init__(self, forward: Lowering, joint: JointGraph) -> None:
-        self.joint, self.forward, self.values = joint, forward, forward.values
-        self.count = 0
-
-    def new(self, name: str, size: Dim) -> str:
-        """A new tensor for a gradient of a value."""
-        self.count += 1
-        tensor = f"gradient {self.count} of {name}"
-        self.joint.sizes[tensor] = size
-        self.joint.labels[tensor] = (name, "gradient")
-        return tensor
-
-    def add(
-        self, of: Lowered, kind: OpKind, outputs: Names, reads: Names, count: int | None = None, **more: Any
-    ) -> None:
-        """Append one operator of a call's gradients."""
-        if count is None:
-            count = max(map(self.forward.elements, (*of.call.node.outputs, *of.names)), default=0)
-        own = {"is_gradient": True, "instructions": 2 * instructions(of.call)}
-        self.joint.add(of.op(kind, outputs, reads, count, **(own | more)))
-
-    def workspace(self, of: Lowered) -> Dim:
-        """Bytes that a gradient's kernel needs beside what it reads and writes."""
-        return 0 if of.call.gradient is None else of.call.gradient.estimate.workspace
+        self.add(of, Extern, sizes, of.operands, workspace=own, into="own")
 
     def read(self, of: Lowered) -> list[str]:
         """Operands and results that the gradients of a call read."""
-        gradient = of.call.gradient
-        assert gradient is not None
-        results = [of.results[place] for place in sorted(gradient.results) if place < len(of.results)]
-        return [of.operands[place] for place in sorted(gradient.operands)] + results
+        results = [of.results[place] for place in sorted(of.gradient.results) if place < len(of.results)]
+        return [of.operands[place] for place in sorted(of.gradient.operands)] + results

@@ -17,7 +17,7 @@ from graphflops.base.record import Record
 from graphflops.devices import Platform
 from graphflops.execution.fast_path import LAYER
 from graphflops.execution.runs import Runs
-from graphflops.inductor.calls import BackwardLowering, ForwardLowering
+from graphflops.inductor.calls import CallLowering
 from graphflops.inductor.fusing import Kernel, fused, in_steps
 from graphflops.inductor.library_calls import prefers_channels_last
 from graphflops.inductor.lowering import JointGraph, Op, places_of
@@ -168,22 +168,17 @@ class Plans(Runs):
         calls, values = execution.calls, execution.values
         is_last = prefers_channels_last(calls, values, len(graph.graph.inputs), training=training)
         joint = JointGraph(self.sizes, execution.layouts.platform, channels_last=is_last)
-        forward = ForwardLowering(execution, joint)
+        lowering = CallLowering(execution, joint)
         for entry in graph.graph.inputs:
-            joint.inputs[entry.name] = forward.nbytes(entry.name)
+            joint.inputs[entry.name] = lowering.nbytes(entry.name)
             joint.sizes[entry.name] = joint.inputs[entry.name] if entry.role == "user" else 0
-        lowered = [forward.lower(call) for call in calls]
-        forward.write_back(lowered)
+        lowered = [lowering.lower(call) for call in calls]
+        lowering.write_back(lowered)
         returned = (*graph.graph.returned, *graph.graph.lasting)
-        joint.results.update(dict.fromkeys(map(forward.tensor, returned)))
+        joint.results.update(dict.fromkeys(map(lowering.tensor, returned)))
         saved: Tensors = {}
         if training:
-            backward = BackwardLowering(graph.graph, forward, joint, graph.graph.seeds)
-            for one in reversed(lowered):
-                if one.call.gradient is not None:
-                    backward.lower(one)
-            found = backward.gradient.items()
-            joint.gradients.update((tensor, None) for name, tensor in found if name in backward.wanted)
+            lowering.backward(graph.graph, lowered)
             saved = Partition(joint).saved()
         made = {name for op in joint.ops for name in op.outputs}
         kept = [name for name in (*saved, *joint.results) if name in made]

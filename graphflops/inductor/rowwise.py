@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from graphflops.dims import Dim, prod
 from graphflops.inductor.library_calls import aligned_bytes
-from graphflops.inductor.lowering import GradientLowering, Lowered, Lowering
+from graphflops.inductor.lowering import Extern, Loop, Lowered, Lowering, Reduction
 from graphflops.kernels.kernel import FLOAT_BYTES
-from graphflops.passes.program import PricedCall
 
 _OF_GROUPS = 26  # instructions per element of a group norm's gradient, about
 
@@ -24,7 +23,7 @@ def _statistics(low: Lowering, of: Lowered, rows: Dim, *, is_inner: bool) -> str
     )
     order = {"is_inner": is_inner, "in_order": not is_apart}
     role, kept = "moments" if operator.kind == "normalisation" else "", low.joint.number(rows)
-    low.add(of, "reduction", {name: size}, of.operands[:1], space, kept=kept, role=role, **order)
+    low.add(of, Reduction, {name: size}, of.operands[:1], space, kept=kept, role=role, **order)
     return name
 
 
@@ -37,7 +36,7 @@ def normalisation(low: Lowering, of: Lowered) -> None:
     is_activated = bool(readers) and all(reader.node.operator.has("gate") for reader in readers)
     normed = {out: value.numel * FLOAT_BYTES if is_activated else value.nbytes}
     if operator.name == "batch_norm" and arguments.get("training") is not True:
-        low.add(of, "pointwise", normed, of.operands)
+        low.add(of, Loop, normed, of.operands)
         return
     shape, given, groups = low.typed(of.names[0]).shape, arguments.get("shape"), arguments.get("groups")
     if operator.name == "batch_norm":
@@ -48,27 +47,33 @@ def normalisation(low: Lowering, of: Lowered) -> None:
         rows = prod(shape[: -len(given)] if isinstance(given, tuple) else shape[:-1])
     is_inner = not (low.joint.channels_last and (operator.has("images") or "group" in operator.name))
     statistics = _statistics(low, of, rows, is_inner=is_inner)
-    low.add(of, "pointwise", normed, (*of.operands, statistics))
+    low.add(of, Loop, normed, (*of.operands, statistics))
     for name in moments:  # results of the call itself
-        low.add(of, "pointwise", (name,), (statistics,))
+        low.add(of, Loop, (name,), (statistics,))
 
 
 def softmax(low: Lowering, of: Lowered) -> None:
     """The maximum and sum of each row, then the result."""
-    x, out = low.typed(of.names[0]), low.typed(of.made[0])
-    statistics = _rows_statistics(low, of)
+    out, statistics = low.typed(of.made[0]), _rows_statistics(low, of)
     lined_up = None if of.made[0] in low.dense else aligned_bytes(out.shape, out.dtype.bits)
     size = out.nbytes if lined_up is None else lined_up
-    low.add(of, "pointwise", {of.made[0]: size}, (*of.operands, statistics), low.joint.number(prod(x.shape)))
+    low.add(of, Loop, {of.made[0]: size}, (*of.operands, statistics), low.elements(of.names[0]))
 
 
 def _rows_statistics(low: Lowering, of: Lowered) -> str:
     """Append the maximum and sum of each row; return the tensor of both."""
-    x = low.typed(of.names[0])
-    axis = axis_of(of.call, x.rank)
-    width = 1 if axis is None else x.shape[axis]
-    rows = x.numel // width if width != 0 else 0
-    return _statistics(low, of, rows, is_inner=axis == x.rank - 1)
+    rows, is_inner = rows_of(low, of)
+    return _statistics(low, of, rows, is_inner=is_inner)
+
+
+def rows_of(low: Lowering, of: Lowered) -> tuple[Dim, bool]:
+    """The number of rows of a softmax, scan or loss, and whether they lie along the last axis."""
+    x, call = low.typed(of.names[0]), of.call
+    axis = call.node.arguments().get("axis", 1 if call.node.operator.kind == "loss" else -1)
+    if not isinstance(axis, int) or not -x.rank <= axis < x.rank:
+        return x.numel, False
+    width = x.shape[axis]
+    return (x.numel // width if width != 0 else 0), axis % x.rank == x.rank - 1
 
 
 def loss(low: Lowering, of: Lowered) -> None:
@@ -81,30 +86,24 @@ def loss(low: Lowering, of: Lowered) -> None:
     if labels.rank < x.rank:
         space = low.elements(of.names[1])
         parts[of.operands[0]] = {of.made[0]: space * x.dtype.bits // 8}
-    low.add(of, "reduction", of.made, reads, space, kept=low.elements(of.made[0]), parts=parts)
+    low.add(of, Reduction, of.made, reads, space, kept=low.elements(of.made[0]), parts=parts)
 
 
-def axis_of(call: PricedCall, rank: int) -> int | None:
-    """The axis of a softmax's, scan's or loss's rows."""
-    axis = call.node.arguments().get("axis", 1 if call.node.operator.kind == "loss" else -1)
-    return axis % rank if isinstance(axis, int) and -rank <= axis < rank else None
-
-
-def normalisation_gradient(back: GradientLowering, of: Lowered) -> None:
+def normalisation_gradient(low: Lowering, of: Lowered) -> None:
     """Two sums for each group, the operand's gradient, and sums over all groups for weight and bias."""
     operator, statistics = of.call.node.operator, of.beside.get("statistics")
     if statistics is not None and "group" in operator.name:
-        _of_groups(back, of, statistics)
+        _of_groups(low, of, statistics)
         return
-    wide = back.forward.elements(of.names[0])
+    wide = low.elements(of.names[0])
     normed = (*of.incoming, *of.operands[:1], *([statistics] if statistics else []))
-    is_batch, is_last = operator.name == "batch_norm", back.joint.channels_last
+    is_batch, is_last = operator.name == "batch_norm", low.joint.channels_last
     order = {"is_inner": is_batch and not is_last, "in_order": False}
     added = {place: tensor for place, tensor in of.fresh.items() if place > 0}
     for place, tensor in added.items():
         reads = normed if place == 1 else of.incoming
-        kept = back.forward.elements(of.names[place])
-        back.add(of, "reduction", (tensor,), reads, wide, kept=kept, **order)
+        kept = low.elements(of.names[place])
+        low.add_back(of, Reduction, (tensor,), reads, wide, kept=kept, **order)
     if 0 not in of.fresh:
         return
     if statistics is None:
@@ -113,72 +112,82 @@ def normalisation_gradient(back: GradientLowering, of: Lowered) -> None:
         reads = (*normed, *of.operands[1:2])
         is_shared = is_batch and len(added) > 1
         order = {"is_inner": not (is_last and operator.has("images")), "in_order": not is_batch}
-        reads += tuple(added.values()) if is_shared else (_sums(back, of, of.names[0], reads, wide, **order),)
-    back.add(of, "pointwise", (of.fresh[0],), reads, wide)
+        reads += tuple(added.values()) if is_shared else (_sums(low, of, of.names[0], reads, wide, **order),)
+    low.add_back(of, Loop, (of.fresh[0],), reads, wide)
 
 
-def _sums(
-    back: GradientLowering, of: Lowered, name: str, reads: Sequence[str], space: int, **order: bool
-) -> str:
+def _sums(low: Lowering, of: Lowered, name: str, reads: Sequence[str], space: int, **order: bool) -> str:
     """Append two sums for each row that has statistics. name: the value whose gradient needs them."""
-    size = back.joint.sizes[of.beside["statistics"]]
-    sums, kept = back.new(name, size), back.joint.number(size) // (2 * FLOAT_BYTES)
-    back.add(of, "reduction", (sums,), reads, space, kept=kept, **order)
+    size = low.joint.sizes[of.beside["statistics"]]
+    sums, kept = low.new_gradient(name, size), low.joint.number(size) // (2 * FLOAT_BYTES)
+    low.add_back(of, Reduction, (sums,), reads, space, kept=kept, **order)
     return sums
 
 
-def _of_groups(back: GradientLowering, of: Lowered, statistics: str) -> None:
+def _of_groups(low: Lowering, of: Lowered, statistics: str) -> None:
     """Two sums for each channel; from these, sums for groups, weight and bias; the operand's gradient, in two parts."""
-    x = back.forward.typed(of.names[0])
-    wide, channels = back.forward.elements(of.names[0]), back.joint.number(prod(x.shape[:2]))
+    x = low.typed(of.names[0])
+    wide, channels = low.elements(of.names[0]), low.joint.number(prod(x.shape[:2]))
     normed, weight = (*of.incoming, *of.operands[:1]), of.operands[1:2]
-    sums = [back.new(of.names[0], prod(x.shape[:2]) * FLOAT_BYTES) for _ in range(2)]
-    is_inner = not back.joint.channels_last
+    sums = [low.new_gradient(of.names[0], prod(x.shape[:2]) * FLOAT_BYTES) for _ in range(2)]
+    is_inner = not low.joint.channels_last
     for tensor, reads in zip(sums, (normed, of.incoming), strict=True):
-        back.add(of, "reduction", (tensor,), reads, wide, kept=channels, is_inner=is_inner)
+        low.add_back(of, Reduction, (tensor,), reads, wide, kept=channels, is_inner=is_inner)
     for place, tensor in of.fresh.items():
         if place > 0:
-            kept = back.forward.elements(of.names[place])
-            back.add(of, "reduction", (tensor,), (*sums, statistics), channels, kept=kept, is_inner=False)
+            kept = low.elements(of.names[place])
+            low.add_back(of, Reduction, (tensor,), (*sums, statistics), channels, kept=kept, is_inner=False)
     if 0 not in of.fresh:
         return
-    whole = _sums(back, of, of.names[0], (*sums, *weight), channels)
-    part = back.new(of.names[0], x.numel * FLOAT_BYTES)
+    whole = _sums(low, of, of.names[0], (*sums, *weight), channels)
+    part = low.new_gradient(of.names[0], x.numel * FLOAT_BYTES)
     read = (*normed, statistics, *weight, whole)
-    back.add(of, "pointwise", (part,), read, wide, instructions=_OF_GROUPS)
-    back.add(of, "pointwise", (of.fresh[0],), (part, statistics, whole), wide)
+    low.add_back(of, Loop, (part,), read, wide, instructions=_OF_GROUPS)
+    low.add_back(of, Loop, (of.fresh[0],), (part, statistics, whole), wide)
 
 
-def softmax_gradient(back: GradientLowering, of: Lowered) -> None:
+def softmax_gradient(low: Lowering, of: Lowered) -> None:
     """The sum over each row of gradient times result, then the gradient."""
-    rank, wide = back.forward.typed(of.names[0]).rank, back.forward.elements(of.names[0])
-    reads, is_inner = (*of.incoming, *back.read(of)), axis_of(of.call, rank) == rank - 1
+    wide, (_, is_inner) = low.elements(of.names[0]), rows_of(low, of)
+    reads = (*of.incoming, *low.read(of))
     for tensor in of.fresh.values():
-        sums = _sums(back, of, of.call.node.name, reads, wide, is_inner=is_inner)
-        back.add(of, "pointwise", (tensor,), (*reads, sums), wide)
+        sums = _sums(low, of, of.call.node.name, reads, wide, is_inner=is_inner)
+        low.add_back(of, Loop, (tensor,), (*reads, sums), wide)
 
 
 def attention(low: Lowering, of: Lowered) -> None:
     """A library kernel, which saves the row sums."""
     found = low.execution.attention(of.call)
     if found is None:
+        of.operands = _taken(low, of, of.operands)
         low.extern(of)
         return
     reads, out = [*of.operands], of.made[0]
     if found.mask_copy != 0:  # in training, the partitioner lets attentions with one mask share its copy
         bits, shared = found.problem.query.type.dtype.bits, f"{reads[3]} converted" if low.training else ""
-        reads[3] = low.copied(of, reads[3], found.mask_copy, "mask", bits, name=shared)
+        reads[3] = low.copied(of, reads[3], found.mask_copy, "mask", bits=bits, name=shared)
     sizes = {out: low.nbytes(out)}
     if low.training or found.choice.kernel == "flash":
         sums = low.save(of, "row sums", f"{of.call.node.name} row sums")
         sizes[sums] = prod(found.problem.query.type.shape[:-1]) * FLOAT_BYTES
-    low.add(of, "extern", sizes, reads, allocates=True)
     of.beside.update({"mask": reads[3]} if len(reads) > 3 else {})
+    low.add(of, Extern, sizes, _taken(low, of, reads), into="own")
 
 
-def attention_gradient(back: GradientLowering, of: Lowered) -> None:
+def _taken(low: Lowering, of: Lowered, tensors: Sequence[str]) -> Sequence[str]:
+    """What attention reads: without gradients, copies of the parts that it reads of tensors that need not be stored."""
+    if low.training:
+        return tensors
+    taken: list[str] = []
+    for x in dict.fromkeys(tensors):
+        parts = of.parts.get(x, {}).items() if x in low.pointwise else ()
+        taken += [low.copied(of, x, size, part, part) for part, size in parts] or [x]
+    return taken
+
+
+def attention_gradient(low: Lowering, of: Lowered) -> None:
     """One call for all gradients."""
-    found = back.forward.execution.attention(of.call)
+    found = low.execution.attention(of.call)
     reads = (*of.incoming, *of.operands[:3], *of.results[:1], *of.beside.values())
-    workspace = back.workspace(of) if found is None else found.backward
-    back.add(of, "extern", of.fresh.values(), reads, workspace=workspace, allocates=True)
+    workspace = of.gradient.estimate.workspace if found is None else found.backward
+    low.add_back(of, Extern, of.fresh.values(), reads, workspace=workspace, into="own")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from graphflops.dims import Dim
-from graphflops.inductor.lowering import JointGraph, Op, users_of
+from graphflops.inductor.lowering import Extern, JointGraph, Loop, Op, Reduction, users_of
 from graphflops.kernels.choices import limits
 
 _MOST_JOINED, _MOST_READ_SHARED, _MOST_READ, _MOST_INSTRUCTIONS = limits(
@@ -24,8 +24,8 @@ _MOST_JOINED, _MOST_READ_SHARED, _MOST_READ, _MOST_INSTRUCTIONS = limits(
 class _Formula(NamedTuple):
     """How a result is computed from stored tensors."""
 
-    op: Op  # as if it read the stored tensors itself
-    own: Op  # as it is, with the operators that are computed inside
+    op: Loop  # as if it read the stored tensors itself
+    own: Loop  # as it is, with the operators that are computed inside
     loads: int  # per element
     computed: frozenset[tuple[str, int]]  # what is computed for it, with instructions per element
 
@@ -60,11 +60,11 @@ class _Realized:
         for name in op.reads:
             if name in self.formulas and _wants_stored(op, name):
                 self.store(self.formulas[name].op)
-        if op.role == "join" and not self.is_one_kernel(op):
+        if not isinstance(op, Loop):
+            self.store(op)
+        elif op.role == "join" and not self.is_one_kernel(op):
             self.join(op)
-            return
-        formula = _formula(op, self.formulas)
-        if self.is_stored(op, formula):
+        elif self.is_stored(op, formula := _formula(op, self.formulas)):
             self.store(formula.op)
         else:
             self.formulas.update(dict.fromkeys(op.outputs, formula))
@@ -75,30 +75,32 @@ class _Realized:
         for name in op.outputs:
             self.formulas.pop(name, None)
             self.made[name] = op
-        if op.kind == "extern":
+        if isinstance(op, Extern):
             self.fixed.update((*op.outputs, *op.reads))
         if self.joint.channels_last:
             self.fixed.update(op.outputs)
 
-    def is_stored(self, op: Op, formula: _Formula) -> bool:
+    def is_stored(self, op: Loop, formula: _Formula) -> bool:
         pairs = [(name, user) for name in op.outputs for user in self.users.get(name, ())]
+        loops = [user for _, user in pairs if isinstance(user, Loop)]
         instructions = formula.loads + sum(count for _, count in formula.computed)  # for each element
-        is_shared = len(pairs) > 1 or any(user.reads_twice for _, user in pairs)
-        is_lone = op.kind != "pointwise" or op.is_alone or op.part_bytes != 0
+        is_shared = len(pairs) > 1 or any(user.reads_twice for user in loops)
         return (
-            is_lone
+            isinstance(op, Reduction)
+            or op.is_alone
+            or op.part_bytes != 0
             or op.role in ("random", "adding", "base")
             or any(name in self.outputs for name in op.outputs)
             or (
                 len(pairs) > 1
                 and any(_wants_stored(user, name) and not _is_late(user, name) for name, user in pairs)
             )
-            or (formula.loads > 1 and any(user.window > 1 for _, user in pairs))
+            or (formula.loads > 1 and any(user.window > 1 for user in loops))
             or (instructions > _MOST_INSTRUCTIONS and (is_shared or formula.loads > 1))
             or formula.loads > (_MOST_READ_SHARED if is_shared else _MOST_READ)
         )
 
-    def is_one_kernel(self, op: Op) -> bool:
+    def is_one_kernel(self, op: Loop) -> bool:
         """Whether tensors are joined by one kernel that reads them, or inside the readers of the result.
 
         Source: `cat` in torch/_inductor/lowering.py. If a part is computed from a reduction, or can be written into place,
@@ -113,13 +115,13 @@ class _Realized:
             for name in op.reads
             for read in (self.formulas[name].op.reads if name in self.formulas else (name,))
         ]
-        is_sum = any(read in self.made and self.made[read].kept for read in sources)
+        is_sum = any(isinstance(self.made.get(read), Reduction) for read in sources)
         users = self.users.get(op.outputs[0], ())
         is_read = op.outputs[0] not in self.outputs
-        goes_on = is_read and all(user.kind == "pointwise" and user.role != "placing" for user in users)
+        goes_on = is_read and all(type(user) is Loop and user.role != "placing" for user in users)
         return (any(is_copied) and goes_on) or (all(is_copied) and not is_sum)
 
-    def join(self, op: Op) -> None:
+    def join(self, op: Loop) -> None:
         """Store the parts of one tensor: each is written into place by its own kernel, or copied there."""
         out, sizes, lies_in = op.outputs[0], self.joint.sizes, self.joint.lies_in
         found: list[str] = []
@@ -138,16 +140,13 @@ class _Realized:
                 self.store(self.formulas[name].op)
             lies_in[name] = out
             found.append(name)
-        self.store(
-            replace(
-                op, kind="extern", reads=tuple(found), parts={}, views={}, moved=frozenset(), role="joined"
-            )
-        )
+        self.store(Extern(op.outputs, tuple(found), op.elements, op.row, op.node, role="joined"))
 
 
 def _wants_stored(user: Op, name: str) -> bool:
     """Whether an operator can read a tensor only from memory."""
-    return not user.is_fusible or (user.part_bytes != 0 and name not in user.views)
+    is_part = isinstance(user, Loop) and user.part_bytes != 0
+    return not user.is_fusible or (is_part and name not in user.views)
 
 
 def _is_late(user: Op, name: str) -> bool:
@@ -155,7 +154,7 @@ def _is_late(user: Op, name: str) -> bool:
     return user.role in ("product and sum", "product and bias") or name in user.views
 
 
-def _formula(op: Op, known: Mapping[str, _Formula]) -> _Formula:
+def _formula(op: Loop, known: Mapping[str, _Formula]) -> _Formula:
     """How an operator's result is computed, through the formulas in `known` of what it reads."""
     own = frozenset([(op.outputs[0], op.instructions), *[(f"{number}", 1) for number in op.numbers]])
     inside = tuple([name for name in op.reads if name in known])
@@ -175,7 +174,7 @@ def _formula(op: Op, known: Mapping[str, _Formula]) -> _Formula:
 
 
 def _parts(
-    op: Op, known: Mapping[str, _Formula], sources: Mapping[str, Sequence[str]]
+    op: Loop, known: Mapping[str, _Formula], sources: Mapping[str, Sequence[str]]
 ) -> Mapping[str, Mapping[str, Dim]]:
     """By stored tensor that an operator reads only in parts, the parts, with those read by what is computed inside."""
     whole: set[str] = set()

@@ -10,7 +10,7 @@ from collections.abc import Container, Sequence
 
 from msgspec.structs import replace
 
-from graphflops.inductor.lowering import JointGraph, Op, users_of
+from graphflops.inductor.lowering import JointGraph, Loop, Op, users_of
 
 
 def with_sums(ops: Sequence[Op], outputs: Container[str], joint: JointGraph) -> list[Op]:
@@ -26,7 +26,7 @@ def with_sums(ops: Sequence[Op], outputs: Container[str], joint: JointGraph) -> 
             inner, bias = joint.without_bias(out), op.reads[-1]
             joint.sizes[inner] = joint.sizes[out]
             product = replace(op, outputs=(inner,), reads=op.reads[:-1], role="")
-            own = [Op("pointwise", (out,), (inner, bias), op.elements, op.row, op.node), product]
+            own = [Loop((out,), (inner, bias), op.elements, op.row, op.node), product]
         elif op.role == "sum" and not is_inlined and len(op.reads) == 2:
             for name, other in ((op.reads[1], op.reads[0]), op.reads):
                 is_alone = name in maker and len(users[name]) == 1 and name not in outputs
@@ -41,4 +41,4 @@ def with_sums(ops: Sequence[Op], outputs: Container[str], joint: JointGraph) -> 
 
 
 def _is_elementwise(op: Op) -> bool:
-    return op.kind == "pointwise" and op.role not in ("placing", "join", "adding") and not op.is_alone
+    return type(op) is Loop and op.role not in ("placing", "join", "adding") and not op.is_alone

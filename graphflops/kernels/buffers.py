@@ -62,12 +62,10 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
         return backward_bytes(call, layouts)
     if kind == "convolution":
         found = _convolution_of(call, layouts)
-        return 0 if found is None else cudnn.forward_bytes(*found, layouts.platform)
+        return 0 if found is None else cudnn.workspace(found[0], "forward", found[1], layouts.platform)
     if name == "max_pool":  # the positions of the maxima are computed even if no gradient needs them
         out = tensor_type(call.node.outputs[0], values)
         return 0 if out is None or len(call.node.outputs) > 1 else prod(out.shape) * INDEX_BYTES
-    if name == "roll":
-        return _rolled(call, values)
     if kind == "recurrent" and call.node.operator.word.endswith("_cell"):
         out = tensor_type(call.node.outputs[0], values)
         from graphflops.rules.recurrent import KINDS  # no other program needs it
@@ -91,12 +89,8 @@ def backward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
         return 0
     if (inside := gradient_calls(call, values)) is not None:
         return inside.beside + _broadcast_gradients(call, out, layouts)
-    if kind == "elementwise":
+    if kind in ("elementwise", "reduction", "scan", "softmax"):
         return total(formula_tensors(call, layouts)) + _broadcast_gradients(call, out, layouts)
-    if kind in ("reduction", "scan", "softmax"):
-        return total(formula_tensors(call, layouts))
-    if name == "roll":
-        return _rolled(call, values)
     if name in _LISTS_OF_INDICES:
         return _sorted_indices(call, layouts)
     bias = tensor_type(call.node.arguments().get("bias"), values)
@@ -234,12 +228,6 @@ def _sorting(call: PricedCall, values: Mapping[str, Value]) -> Dim:
     if size_hint(x.numel) == size_hint(longest) or size_hint(longest) >= _SORTED_ALONE:
         return longest * (each + 2 * INDEX_BYTES)
     return x.numel * (2 * each + 3 * INDEX_BYTES)
-
-
-def _rolled(call: PricedCall, values: Mapping[str, Value]) -> Dim:
-    """Axes are rolled one after another: each result is live while the next one is computed."""
-    axes, x = call.node.arguments().get("axes"), tensor_type(call.node.outputs[0], values)
-    return 0 if x is None or not isinstance(axes, tuple) or len(axes) < _TWO else x.like().nbytes
 
 
 def saved_input_bytes(call: PricedCall, values: Mapping[str, Value]) -> Dim:

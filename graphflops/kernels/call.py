@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -81,18 +80,21 @@ class Sizes:
 
     def bound(self, value: Value) -> Value:
         """A tensor's type with numbers as sizes; other values unchanged."""
-        if not isinstance(value, TensorType) or all(isinstance(size, int) for size in value.shape):
+        if not isinstance(value, TensorType) or (shape := self.numbers(value.shape)) is value.shape:
             return value
-        return replace(value, shape=tuple([self(size) for size in value.shape]), stored=None)
+        return replace(value, shape=shape, stored=None)
+
+    def numbers(self, dims: tuple[Dim, ...]) -> tuple[int, ...]:
+        """The numbers of sizes or strides; the same object if they are numbers."""
+        return dims if {*map(type, dims)} <= {int} else tuple(map(self, dims))  # type: ignore[return-value]
 
     def tensor(self, value: TensorType, strides: tuple[Dim, ...] | None = None) -> Tensor:
         """A tensor with numbers as sizes; row-major unless strides are given."""
-        shape = tuple([size if type(size) is int else self(size) for size in value.shape])
+        shape, dtype = self.numbers(value.shape), value.dtype
         self(prod(shape))
-        given = row_major(shape) if strides is None else strides
-        numbers = tuple([step if type(step) is int else self(step) for step in given])
-        dtype = value.dtype
-        return Tensor(shape, dtype.name, dtype.bits, numbers, self(value.nbytes), value.requires_grad)
+        steps = row_major(shape) if strides is None else strides
+        size = self(value.nbytes)
+        return Tensor(shape, dtype.name, dtype.bits, self.numbers(steps), size, value.requires_grad)
 
     def known(self, value: TensorType, strides: tuple[Dim, ...] | None = None) -> Tensor | None:
         """The same; None if a size is open."""
@@ -102,17 +104,21 @@ class Sizes:
             return None
 
 
-@dataclass(eq=False)
 class ConcreteCall:
     """A call as it runs: operands by argument name; results and costs as numbers."""
 
-    call: PricedCall
-    values: Mapping[str, Value]
-    strides: Mapping[str, tuple[Dim, ...]]
-    sizes: Sizes
-    is_copy: bool | None = None  # whether `reshape` or `contiguous` copies; None if the estimate decides
-    attention_kernel: AttentionKernel | None = None  # the kernel that PyTorch chooses; None for other calls
-    known: dict[str, Tensor | None] = field(default_factory=dict)
+    def __init__(
+        self,
+        call: PricedCall,
+        values: Mapping[str, Value],
+        strides: Mapping[str, tuple[Dim, ...]],
+        sizes: Sizes,
+        is_copy: bool | None = None,  # whether `reshape` or `contiguous` copies; None if the estimate decides
+        attention_kernel: AttentionKernel | None = None,  # that PyTorch chooses; None for other calls
+    ) -> None:
+        self.call, self.values, self.strides, self.sizes = call, values, strides, sizes
+        self.is_copy, self.attention_kernel = is_copy, attention_kernel
+        self.known: dict[str, Tensor | None] = {}
 
     @property
     def operator(self) -> Op:

@@ -120,6 +120,19 @@ class Convolution(Struct, eq=False, dict=True):
             *wanted,
         )
 
+    @property
+    def is_dilated(self) -> bool:
+        """Whether the positions of a window lie apart, so that the last window reaches further than its length."""
+        if self.transposed or "same" in self.padding:
+            return False
+        behind = self.padding[self.axes :] or self.padding  # ONNX lists the padding at both ends
+        padded = [
+            known(x) + known(p) + known(q)
+            for x, p, q in zip(self.x.shape[2:], self.padding, behind, strict=False)
+        ]
+        axes = zip(padded, self.out.shape[2:], self.stride, self.kernel, strict=True)
+        return any(x - (known(r) - 1) * known(s) >= k + known(s) for x, r, s, k in axes)
+
     def aligned(self, channels: int) -> int:
         """A number of channels, padded to a multiple of what tensor cores read."""
         return up(channels, self.alignment)

@@ -37,7 +37,6 @@ from graphflops.kernels.kernel import Convolution as Sizes
 from graphflops.kernels.moved import copy_to, pointwise, put_in_order, sum_to
 
 KINDS = {1: "sequence", 3: "volume"}  # by number of axes; images are told apart by their windows
-_SPLIT = ("split", "converted_split", "operands_converted_split")
 STREAMS, FEW = limits("cudnn_9", "convolution", "streams", "few")
 _PART, _MOST_PARTS, _TILE, _GROUP_TILE, _MANY_ROWS, _MANY_FLOAT_ROWS = limits(
     *("cudnn_9", "split", "part", "most_parts", "tile", "group_tile", "many_rows", "many_float_rows")
@@ -113,12 +112,6 @@ def is_weight_ordered(conv: Convolution, phase: str, layout: Layout) -> bool:
     return is_other and not conv.is_pointwise and not conv.is_depthwise
 
 
-def forward_bytes(conv: Convolution, layout: Layout, platform: Platform) -> Dim:
-    """Bytes beside operand, weight and result: PyTorch's copies and the workspace."""
-    gathered = conv.x.like().nbytes if layout.gaps else 0
-    return gathered + workspace(conv, "forward", layout, platform)
-
-
 def backward_bytes(conv: Convolution, layout: Layout, strides: Sequence[Dim], platform: Platform) -> Dim:
     """Bytes beside all gradients. The operand's is computed first, when the weight's is not allocated yet."""
     own = [*gradient_bytes(conv, layout, strides, platform)]
@@ -129,12 +122,8 @@ def backward_bytes(conv: Convolution, layout: Layout, strides: Sequence[Dim], pl
 
 def gradient_bytes(conv: Convolution, layout: Layout, strides: Shape, platform: Platform) -> Sequence[Dim]:
     """Bytes beside each gradient: of operand, weight and bias. strides: those of the result's gradient."""
-    found: list[Dim] = []
-    if conv.wants_x:
-        found.append(workspace(conv, "input_gradient", layout, platform))
-    if conv.wants_weight:
-        gathered = conv.x.like().nbytes if layout.gaps else 0
-        found.append(gathered + workspace(conv, "weight_gradient", layout, platform))
+    wanted = {"input_gradient": conv.wants_x, "weight_gradient": conv.wants_weight}
+    found = [workspace(conv, phase, layout, platform) for phase, is_wanted in wanted.items() if is_wanted]
     if conv.wants_bias:
         axes = [axis for axis in range(conv.out.rank) if axis != 1]
         found.append(reduction_bytes(conv.out.shape, strides, axes, FLOAT_BYTES, platform))
@@ -142,22 +131,23 @@ def gradient_bytes(conv: Convolution, layout: Layout, strides: Shape, platform: 
 
 
 def workspace(conv: Convolution, phase: str, layout: Layout, platform: Platform) -> Dim:
-    """Bytes of converted tensors and of the parts of sums."""
-    ordered = conv.weight.nbytes if is_weight_ordered(conv, phase, layout) else 0
+    """Bytes of PyTorch's copies of operand and weight, of converted tensors, and of the parts of sums."""
+    copied = conv.weight.nbytes if is_weight_ordered(conv, phase, layout) else 0
+    copied += conv.x.like().nbytes if layout.gaps and phase != "input_gradient" else 0
     if conv.is_depthwise:
         # Eight float32 parts for each batch entry, if the kernel has a middle position.
         is_odd = conv.kernel[0] % 2 == 1 and not (conv.is_pointwise and conv.is_strided)
         is_last = phase == "weight_gradient" and layout.operand and conv.is_half
         if not is_last or conv.rows < _LONE_ROWS or not is_odd:
-            return 0
+            return copied
         channels = up(conv.results * conv.groups, _LONE_CHANNELS)
-        return conv.x.shape[0] * (_LONE_PARTS * channels * conv.taps * FLOAT_BYTES)
+        return copied + conv.x.shape[0] * (_LONE_PARTS * channels * conv.taps * FLOAT_BYTES)
     if conv.groups > 1:
-        return ordered + _of_groups(conv, phase, layout.operand, platform)
+        return copied + _of_groups(conv, phase, layout.operand, platform)
     letters = converted(conv, phase, layout.operand)
     is_own = way(conv, phase, layout.operand) == "copied"
     copies = {"x": conv.x.nbytes, "w": conv.weight.nbytes} if is_own else conv.copies()
-    return ordered + sum(copies[letter] for letter in letters) + _parts(conv, phase, layout.operand, platform)
+    return copied + sum(copies[letter] for letter in letters) + _parts(conv, phase, layout.operand, platform)
 
 
 def _parts(conv: Convolution, phase: str, is_last: bool, platform: Platform) -> Dim:
@@ -166,7 +156,7 @@ def _parts(conv: Convolution, phase: str, is_last: bool, platform: Platform) -> 
     if taken == "by_entry":
         return conv.x.shape[0] * conv.float_weight
     has_many = conv.rows >= (_MANY_ROWS if conv.is_half else _MANY_FLOAT_ROWS)
-    if taken not in _SPLIT and not (is_last and phase == "weight_gradient" and has_many):
+    if not taken.endswith("split") and not (is_last and phase == "weight_gradient" and has_many):
         return 0
     if phase != "weight_gradient":
         summed, written = (conv.channels, conv.out) if phase == "forward" else (conv.results, conv.x)
@@ -283,6 +273,7 @@ class Problem(Struct, frozen=True, dict=True):
             algorithm=self.algorithm,
             phase=turned,
             is_patches=conv.is_patch and not conv.is_pointwise,
+            is_dilated=conv.is_dilated,
         )
 
     @property
@@ -314,7 +305,7 @@ class Problem(Struct, frozen=True, dict=True):
     def kernels(self, flops: int) -> list[Kernel]:
         """The kernels of the phase: conversions before and after one kernel, or only one kernel for each group."""
         reads, writes = _MOVED[self.phase]
-        moved = [sum(self.tensors[letter].full_bytes for letter in letters) for letters in (reads, writes)]
+        moved = (sum(self.tensors[each].full_bytes for each in reads), self.tensors[writes].full_bytes)
         kernel = Kernel("convolution", self.x.dtype, flops, 0, *moved, self.sizes, launches=self.launches)
         if self.way in ("one_by_one", "direct"):
             return [kernel]

@@ -96,6 +96,7 @@ class Convolution(Struct, frozen=True):
     algorithm: ConvolutionAlgorithm = ""  # "" for one kernel on matrix units
     phase: Pass = "forward"
     is_patches: bool = False  # windows of several positions that neither overlap nor reach into padding
+    is_dilated: bool = False  # the positions of a window lie apart
 
 
 class Rows(Struct, frozen=True):

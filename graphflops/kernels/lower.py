@@ -73,14 +73,11 @@ def _elementwise(call: ConcreteCall) -> list[Kernel]:
     work = work if measured is None else int(measured.value * out.numel)
     # Each thread reads a scalar tensor; ONNX runtimes pass scalars as kernel arguments.
     operands = [x for x in call.operands if x.rank or not operator.is_onnx]
-    read, before = cost.read_bytes, list[Kernel]()
-    if operator.name == "where":  # scalars to choose from are first written to the device
-        numbers = sum(isinstance(value, (int, float)) for value in call.own.values())
-        before = [moved.fill(replace(out, shape=(), strides=()))] * numbers
+    read, copies = cost.read_bytes, list[Kernel]()
     if operator.word in _COPIED_FIRST:
-        before = [moved.copy_to(out, operands[0])]
+        copies = [moved.copy_to(out, operands[0])]
         operands, read = [out, *operands[1:]], read + out.full_bytes - operands[0].nbytes
-    return [*before, moved.pointwise(out, operands, read, cost.written_bytes, work)]
+    return [*copies, moved.pointwise(out, operands, read, cost.written_bytes, work)]
 
 
 def _filled(call: ConcreteCall) -> list[Kernel]:
@@ -116,13 +113,6 @@ def _transformed(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     kernel = Kernel("fft", wide.dtype, 0, call.cost.arithmetic // len(dims), x.full_bytes, out.full_bytes)
     inside = replace(kernel, read_bytes=wide.full_bytes, written_bytes=wide.full_bytes)
     return [*copies, kernel, *[inside] * (len(dims) - 1)]
-
-
-@moved.on_operand
-def _rolled(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    shifts = call.arguments.get("shifts", call.arguments.get("#1"))
-    count = max(len(shifts), 1) if isinstance(shifts, tuple) else 1
-    return [Kernel("copy", x.dtype, 0, 0, x.full_bytes, x.full_bytes, variant="roll")] * count
 
 
 # Reductions to a mean and squares, or to a value and its place: each element waits for the one before (SharedReduceOps.h).
@@ -275,7 +265,9 @@ _BY_NAME: Mapping[str, moved.Lowering] = by_name(
         "im2col": moved.on_operand(images.columns),
         "pad": _pad,
         "pixel_shuffle": moved.on_operand(lambda call, x, out: [moved.shuffled(x)]),
-        "roll": _rolled,
+        "roll": moved.on_operand(
+            lambda call, x, out: [Kernel("copy", x.dtype, 0, 0, x.full_bytes, x.full_bytes, variant="roll")]
+        ),
         "weight_norm": rowwise.weight_norm,
         "weight_norm_backward": rowwise.weight_norm,
     }

@@ -45,6 +45,7 @@ class Pool(Struct, eq=False):
     """The free blocks of one size class and stream."""
 
     is_small: bool
+    least: int  # bytes that are split off a block; fewer stay with it
     free: list[tuple[int, int, Block]] = []  # by size and address, the order of best fit
     unmapped: list[Block] = []  # by address
 
@@ -71,18 +72,19 @@ class Allocator:
     place: the address of a new segment by its size, if a recorded run shows it; by default segments follow one another.
     """
 
+    least = _SMALL + _UNIT  # bytes that are split off a large block
+
     def __init__(self, limit: int | None = None, place: Callable[[int], int] | None = None) -> None:
         self.limit = limit
         self.place = place or self._after
         self.top = _SMALL_SEGMENT
         self.pools: dict[tuple[bool, int], Pool] = {}
-        self.requested = self.allocated = self.reserved = 0  # bytes, as in `torch.cuda.memory_stats()`
-        self.peak_requested = self.peak_allocated = self.peak_reserved = 0
+        self.allocated = self.reserved = 0  # bytes, as in `torch.cuda.memory_stats()`
+        self.peak_allocated = self.peak_reserved = 0
         self.segments: dict[int, int] = {}  # bytes by address; empty if segments are expandable
 
     def reset_peaks(self) -> None:
-        self.peak_requested, self.peak_allocated = self.requested, self.allocated
-        self.peak_reserved = self.reserved
+        self.peak_allocated, self.peak_reserved = self.allocated, self.reserved
 
     def allocate(self, size: int, stream: int = 0) -> Block:
         """Serve a request of `size` > 0 bytes; raises OutOfMemory."""
@@ -90,7 +92,7 @@ class Allocator:
         is_small = rounded <= _SMALL
         pool = self.pools.get((is_small, stream))
         if pool is None:
-            pool = self.pools[is_small, stream] = Pool(is_small)
+            pool = self.pools[is_small, stream] = Pool(is_small, _UNIT if is_small else self.least)
         block = self._best_fit(pool, rounded)
         if block is None:  # it comes from new device memory
             try:
@@ -98,20 +100,16 @@ class Allocator:
             except OutOfMemory:
                 self.empty_cache()
                 block = self._taken(pool, rounded)
-        if block.size != rounded and self._splits(pool, block.size - rounded):
+        if block.size - rounded >= pool.least:
             self._split(block, rounded)
         block.is_used, block.requested = True, size
-        self.requested += size
         self.allocated += block.size
-        if self.requested > self.peak_requested:
-            self.peak_requested = self.requested
         if self.allocated > self.peak_allocated:
             self.peak_allocated = self.allocated
         return block
 
     def free(self, block: Block) -> None:
         """Give a block back to its pool, merged with its free neighbours."""
-        self.requested -= block.requested
         self.allocated -= block.size
         block.is_used, block.requested = False, 0
         block.pool.add(self._merged(block))
@@ -130,9 +128,6 @@ class Allocator:
         pools = [(pool.free, pool.unmapped) for pool in self.pools.values()]
         kept = [([entry[:2] for entry in free], [block.address for block in left]) for free, left in pools]
         return (dict(self.segments), kept)
-
-    def _splits(self, pool: Pool, remaining: int) -> bool:
-        return remaining >= _UNIT if pool.is_small else remaining > _SMALL
 
     def _best_fit(self, pool: Pool, size: int) -> Block | None:
         at = bisect_left(pool.free, (size, 0))
@@ -190,8 +185,7 @@ def _joined(first: Block, second: Block) -> Block:
 class ExpandableAllocator(Allocator):
     """The allocator with `expandable_segments:True`: each pool is one range of addresses that is mapped page by page."""
 
-    def _splits(self, pool: Pool, remaining: int) -> bool:
-        return remaining >= _UNIT
+    least = _UNIT
 
     def _best_fit(self, pool: Pool, size: int) -> Block | None:
         """The free block that is smallest when counted together with the unmapped addresses after it."""

@@ -18,6 +18,7 @@ from graphflops.base.record import Record
 from graphflops.dims import Dim, dim_max
 from graphflops.graph import tensor_type
 from graphflops.inductor.fusing import Kernel
+from graphflops.inductor.lowering import Extern
 from graphflops.inductor.plan import CompiledGraph, Plan, Plans
 from graphflops.kernels.kernel import IMAGE_RANK
 from graphflops.memory.on_gpu import Eager, OnGpu
@@ -133,8 +134,8 @@ class _Run:
 
     def workspace(self, kernel: Kernel) -> Dim:
         """Bytes that a kernel needs beside its operands and results; for a call that runs graphs, with their peak."""
-        inside = 0 if kernel.is_written else self.inside.get(kernel.last.node, 0)
-        return inside + kernel.last.workspace
+        last = kernel.last
+        return self.inside.get(last.node, 0) + last.workspace if isinstance(last, Extern) else 0
 
     def is_turned(self, name: str) -> bool:
         """Whether a result is converted to its eager layout at the end, because the graph's images are channels last."""
@@ -178,8 +179,10 @@ class _Run:
             for name in kernel.outputs:
                 ends = [read for read in self.overwritten(kernel, name) if last.get(read) == place]
                 over = tuple(read for read in ends if read not in kept)
-                is_fresh, until = kernel.last.allocates, last.get(name, place)
-                buffers.append(Buffer(name, size(name), place, until, over, is_fresh=is_fresh))
+                is_fresh = isinstance(kernel.last, Extern) and kernel.last.into == "own"
+                buffers.append(
+                    Buffer(name, size(name), place, last.get(name, place), over, is_fresh=is_fresh)
+                )
         return buffers
 
 

@@ -94,13 +94,16 @@ def peak_moment(timeline: Timeline, values: Values, sizes: Sequence[int | None] 
     if None in sizes:
         names = {name for one in timeline.held if isinstance(one.bytes, Expr) for name in one.bytes.symbols}
         sizes = evaluated(timeline, {**dict.fromkeys(names, _SOME_SIZE), **values})
-    live = timeline.live_bytes([size or 0 for size in sizes])
+        sizes = [size or 0 for size in sizes]
+    live = timeline.live_bytes(sizes)  # type: ignore[arg-type]
     return live.index(max(live))
 
 
 def evaluated(timeline: Timeline, values: Values) -> list[int | None]:
     """The bytes of each entry; None if a size has no value."""
     sizes = [held.bytes for held in timeline.held]
+    if {*map(type, sizes)} <= {int}:
+        return sizes  # type: ignore[return-value]
     known = {size: evaluate(size, values) for size in set(sizes)}
     return [known[size] for size in sizes]
 

@@ -21,7 +21,7 @@ from graphflops.kernels.attention import AttentionMemory, cut
 from graphflops.kernels.beside import Copy, operand_copies
 from graphflops.kernels.kernel import FLOAT_BYTES
 from graphflops.kernels.products import Recurrent
-from graphflops.passes.program import CallByCall, PricedCall, PricedGraph, PricedProgram
+from graphflops.passes.program import CallByCall, GradientKernels, PricedCall, PricedGraph, PricedProgram
 from graphflops.tensor import TensorType
 
 
@@ -129,33 +129,28 @@ class Eager(OnGpu):
         copy = out.like().nbytes if reads and isinstance(out, TensorType) else 0
         return copy + (0 if call.node.operator.kind == "product" else self.backward_bytes(call))
 
-    def is_last_operand_first(self, call: PricedCall) -> bool:
-        """Whether autograd computes the last operand's gradient first, by the names of operands."""
-        return kernels.is_last_operand_first(call)
-
-    def sums_afterwards(self, call: PricedCall) -> bool:
-        """Whether autograd sums a bias's gradient after those of the product's factors (`validate_outputs`)."""
-        return call.node.operator.kind == "product" and call.node.arguments().get("bias") is not None
-
-    def transposes_gradient(self, call: PricedCall) -> bool:
-        """Whether a product computes the weight's gradient transposed, as for a linear layer."""
-        return call.node.operator.name == "linear"
-
     def backward_bytes(self, call: PricedCall) -> Dim:
         """Also the workspace of CUDA kernels, and copies of the gradient of a view."""
         return self.backward_of(call) + self.copied_slices(call)
 
-    def gradient_buffers(
-        self, call: PricedCall, is_repeated: bool
-    ) -> tuple[Sequence[Dim], Sequence[Sequence[Dim]]]:
-        """Also temporaries of a formula, made first. A convolution computes its operand's gradient before its weight's."""
-        return self._gradient_buffers(call, is_repeated, self.copied_slices(call))
+    def gradient_kernels(self, call: PricedCall, is_repeated: bool) -> GradientKernels:
+        """As autograd runs them; it sums a bias's gradient after those of the product's factors (`validate_outputs`)."""
+        operator, is_last_first = call.node.operator, kernels.is_last_operand_first(call)
+        return GradientKernels(
+            *self._buffers(call, is_repeated, self.copied_slices(call)),
+            is_last_operand_first=is_last_first,
+            sums_afterwards=operator.kind == "product" and not is_last_first,
+            is_transposed=operator.name == "linear",
+        )
 
     @by_form
-    def _gradient_buffers(
+    def _buffers(
         self, call: PricedCall, is_repeated: bool, slices: Dim
     ) -> tuple[Sequence[Dim], Sequence[Sequence[Dim]]]:
-        """The same, by what decides it beside the call's form. slices: bytes of copies of a view's gradient."""
+        """Bytes of the temporaries of a formula, made first, and of each kernel's buffers.
+
+        A convolution computes its operand's gradient before its weight's. slices: bytes of copies of a view's gradient.
+        """
         if is_repeated or call.gradient is None:
             needed = (self.repeated_bytes(call) if is_repeated else 0,)
             factors = [place for place, _ in call.gradient.gradients if place < _TWO] if call.gradient else []

@@ -9,6 +9,7 @@ from graphflops.base.record import Record
 from graphflops.dims import Expr
 from graphflops.memory.allocator import Allocator, Block, OutOfMemory
 from graphflops.report import Timeline
+from graphflops.tensor import grouped
 
 OPTIMIZER = -1  # the row of the optimizer's moment
 BEFORE = ("weight", "buffer", "input")  # allocated before the first moment
@@ -100,9 +101,9 @@ def repeat(
 
 def _load(timeline: Timeline, sizes: Sequence[int], allocator: Allocator) -> None:
     """Allocate what exists before the first run."""
-    pairs = [*zip(timeline.held, sizes, strict=True)]
+    given = grouped((held.kind, size) for held, size in zip(timeline.held, sizes, strict=True) if size)
     for kind in BEFORE:
-        for size in [size for held, size in pairs if held.kind == kind and size]:
+        for size in given.get(kind, ()):  # type: ignore[call-overload]
             allocator.allocate(size)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from graphflops.base.rendered import Rendered
-from graphflops.errors import FileError, innermost, shown
+from graphflops.errors import FileError, raised
 from graphflops.graph import Graph
 from graphflops.onnx_audit.registry import CHECKS, NEGLIGIBLE_SHARE, Check, Edit, Model, Observation
 from graphflops.report import Report
@@ -108,8 +108,7 @@ def _fixes(model: Model, codes: Collection[str] | None) -> list[Fix]:
         try:
             seen[check] = [each for each in check.run(model) if not _negligible(each, model)]
         except Exception as error:  # noqa: BLE001 - a file of unknown origin may raise anything
-            what = f"{type(error).__name__}: {error} ({innermost(error.__traceback__)})"
-            text = f"the check itself failed, so that its findings are missing: {shown(what, 300)}"
+            text = f"the check itself failed, so that its findings are missing: {raised(error)}"
             advice = "look at what the check is for, and report it"
             found.append(Fix(Finding(check.code, check.name, "error", text, advice)))
     reported: dict[str, set[str]] = {}  # by code, the results of the calls that its findings are about

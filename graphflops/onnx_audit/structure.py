@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from graphflops.errors import shown
+from graphflops.errors import first_line, shown
 from graphflops.exporters.onnx_scope import defined, domain_of
 from graphflops.exporters.onnx_tensors import HOLD
 from graphflops.onnx_audit.registry import File, Model, Observation, check, held, nested
@@ -109,7 +109,7 @@ def invalid_call(model: Model) -> Iterator[Observation]:
         try:
             checker.check_node(bare, context)
         except Exception as error:  # noqa: BLE001 its C++ may raise anything for a damaged message
-            yield Observation(f"{_title(node)}: {_first_line(error)}", node)
+            yield Observation(f"{_title(node)}: {first_line(error)}", node)
 
 
 @check("GF205", "checker-failure", "error", reads="file")
@@ -137,7 +137,7 @@ def checker_failure(model: Model) -> Iterator[Observation]:
     try:
         checker.check_model(copy.SerializeToString())
     except Exception as error:  # noqa: BLE001 as above
-        yield Observation(_first_line(error))
+        yield Observation(first_line(error))
 
 
 @check("GF206", "unregistered-operator", "error", reads="file")
@@ -283,11 +283,6 @@ def _empty(tensor: Any) -> None:
     for name in ("external_data", "data_location", "dims", "segment", *HOLD):
         tensor.ClearField(name)
     tensor.dims.append(0)
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return shown(lines[0] if lines else type(error).__name__, 300)
 
 
 def _title(node: Any) -> str:

@@ -88,7 +88,8 @@ class Op(Record, frozen=True, eq=False):
         if names and names[-1].startswith("*"):  # all operands that are left
             rest = len(names) - 1
             args, names = (*args[:rest], tuple(args[rest:])), (*names[:rest], names[rest][1:])
-        found = {names[i] if i < len(names) else f"#{i}": value for i, value in enumerate(args)}
+        found = dict(zip(names, args, strict=False))
+        found |= {f"#{place}": args[place] for place in range(len(names), len(args))}
         for place, (key, value) in enumerate(kwargs, start=len(args)):
             name = self.keywords.get(key, key)
             by_place = not args and name not in names and key not in _KEYWORD_ONLY and not self.is_onnx

@@ -204,12 +204,12 @@ class Reverse:
         operands = call.tensors(self.values)
         incoming = next((self.gradients[name] for name in call.node.outputs if name in self.gradients), None)
         again = []
-        first, buffers = self.execution.gradient_buffers(call, incoming in self.repeated)
-        self.meter.take_before(call.node.name, first)
-        if first:
+        kernels = self.execution.gradient_kernels(call, incoming in self.repeated)
+        self.meter.take_before(call.node.name, kernels.first)
+        if kernels.first:
             self.meter.step()
         gradients = [*zip(call.gradient.gradients, self.sizes_of(call.gradient), strict=False)]
-        if self.execution.is_last_operand_first(call):
+        if kernels.is_last_operand_first:
             gradients.reverse()
         for number, ((place, fresh), size) in enumerate(gradients, 1):
             operand = operands[place]
@@ -218,22 +218,22 @@ class Reverse:
                 self.holders[buffer] += 1
             else:
                 buffer = self.allocate(operand, size)
-                if operand in self.parameters and self.execution.transposes_gradient(call):
+                if kernels.is_transposed and operand in self.parameters:
                     self.views.add(buffer)
             name = self.parameters.get(operand, operand)
             if name in self.gradients:
                 again.append((name, buffer))
             else:
                 self.gradients[name] = buffer
-            if number < len(buffers):
-                self.meter.mark(call.node.name, buffers=buffers[number - 1])
+            if number < len(kernels.buffers):
+                self.meter.mark(call.node.name, buffers=kernels.buffers[number - 1])
         again_made = [key for key in released if isinstance(key, str) and key.endswith(AGAIN)]
-        if again_made and self.execution.sums_afterwards(call):
+        if again_made and kernels.sums_afterwards:
             self.meter.mark(call.node.name)
             for key in again_made:
                 self.meter.drop(key)
-        self.meter.mark(call.node.name, buffers=buffers[-1])
-        self.meter.drop_before(first)
+        self.meter.mark(call.node.name, buffers=kernels.buffers[-1])
+        self.meter.drop_before(kernels.first)
         return again
 
     def sizes_of(self, gradient: Backward) -> Sequence[Dim]:

@@ -78,7 +78,7 @@ def price_call(
         return unknown_call("GF118" if has_all else "GF104", problem)
     if wanted is not None and (problem := onnx_operands.broken(op, args, kwargs)):
         return unknown_call("GF118", problem)
-    if wanted is not None and "outputs" in rule.parameters[rule.positional :]:
+    if wanted is not None and "outputs" in rule.signature.keywords:
         kwargs = (*kwargs, ("outputs", wanted))
     arguments: dict[str, Any] | None = None
     try:
@@ -315,16 +315,16 @@ def reason(
 
 def _misfit(rule: Rule, op: str, arguments: Mapping[str, Any]) -> str:
     """A required operand or attribute that a call lacks, or an argument of the wrong kind; "" if there is none."""
-    annotations, optional = rule.annotations, rule.optional
-    for name in rule.parameters[: rule.positional]:
-        is_given = arguments.get(name) is not None or name in optional
-        if not is_given and "None" not in str(annotations.get(name, "None")):
+    taken = rule.signature
+    for name in taken.positional:
+        is_given = arguments.get(name) is not None or name in taken.optional
+        if not is_given and "None" not in str(taken.types.get(name, "None")):
             return f"{shown(op)} is called without its operand {name}"
-    for name in rule.parameters[rule.positional :]:
-        if name not in arguments and name not in optional:
+    for name in taken.keywords:
+        if name not in arguments and name not in taken.optional:
             return f"{shown(op)} is called without its attribute {name}"
     for name, value in arguments.items():
-        kinds, words = _KINDS.get(str(annotations.get(name)), ((object,), ""))
+        kinds, words = _KINDS.get(str(taken.types.get(name)), ((object,), ""))
         if not isinstance(value, (*kinds, UnknownType)) and value is not None:
             return f"{name} of {shown(op)} must be {words}, not {shown(repr(value), 60)}"
     return ""

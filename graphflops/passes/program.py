@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Container, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -221,6 +221,20 @@ class ProgramTime(Record, frozen=True):
 NO_TIME = ProgramTime()
 
 
+class GradientKernels(NamedTuple):
+    """The kernels of a call's gradients: what they need beside what they read and write, and in which order they run."""
+
+    first: Sequence[Dim]  # bytes of the tensors that are allocated before the gradients
+    # Bytes of the buffers of each kernel, which computes one gradient; the last computes all that are left.
+    buffers: Sequence[Sequence[Dim]]
+    is_last_operand_first: bool = False  # whether they run from the call's last operand to its first
+    # Whether what the last gradient needs is only needed after those of the other operands are computed. By then a
+    # checkpoint has freed what it recomputed for them.
+    sums_afterwards: bool = False
+    # Whether a parameter gets its gradient as a transposed view, to which nothing is added in place.
+    is_transposed: bool = False
+
+
 class CallByCall:
     """Execution of a graph call by call, as a graph runtime does it: a tensor is freed after its last use."""
 
@@ -254,30 +268,9 @@ class CallByCall:
         """Bytes that a call's gradients need beside what they read and write."""
         return 0 if call.gradient is None else call.gradient.estimate.workspace
 
-    def gradient_buffers(
-        self, call: PricedCall, is_repeated: bool
-    ) -> tuple[Sequence[Dim], Sequence[Sequence[Dim]]]:
-        """The same, in allocation order: tensors before the gradients, then the buffers of each kernel.
-
-        Each kernel computes one gradient; the last kernel computes all that are left. is_repeated: whether the gradient of
-        the call's result repeats one number.
-        """
-        return (), ((self.backward_bytes(call),),)
-
-    def is_last_operand_first(self, call: PricedCall) -> bool:
-        """Whether the gradients of a call are computed from its last operand to its first."""
-        return False
-
-    def sums_afterwards(self, call: PricedCall) -> bool:
-        """Whether what a call's last gradient needs is only needed after those of the other operands are computed.
-
-        By then a checkpoint has freed what it recomputed for them.
-        """
-        return False
-
-    def transposes_gradient(self, call: PricedCall) -> bool:
-        """Whether a call's parameter gets its gradient as a transposed view, to which nothing is added in place."""
-        return False
+    def gradient_kernels(self, call: PricedCall, is_repeated: bool) -> GradientKernels:
+        """How a call's gradients run. is_repeated: whether the gradient of its result repeats one number."""
+        return GradientKernels((), ((self.backward_bytes(call),),))
 
     def saved_bytes(self, call: PricedCall) -> Dim:
         """Bytes that a call saves for its gradients beside its operands and results."""

@@ -225,9 +225,8 @@ class Reading:
         for node in self.split.graph.nodes:
             for name in node.reads():
                 read.setdefault(name, self.turn(node.name))
-        place: dict[
-            str, int
-        ] = {}  # by weight, the part that reads it; of tied weights, the part that reads the first
+        # By weight, the part that reads it; of tied weights, the part that reads the first.
+        place: dict[str, int] = {}
         for entry in self.split.graph.inputs:
             typed, owner = self.split.graph.types.get(entry.name), entry.alias_of or entry.target
             is_weight = entry.role == "parameter" and entry.name in read and isinstance(typed, TensorType)

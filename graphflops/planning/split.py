@@ -34,9 +34,8 @@ def split(graph: Graph, devices: int, *, can_copy: bool = False) -> Split:
     refused: dict[str, str] = {}
     factors: dict[str, int] = {}
     pieces: dict[str, int] | None = {} if can_copy else None
-    reasons: dict[
-        str, str
-    ] = {}  # sizes that do not divide are a better reason than a call that needs the whole
+    # Sizes that do not divide are a better reason than a call that needs the whole.
+    reasons: dict[str, str] = {}
     while True:
         found = Split(graph, devices, refused=refused, factors=factors, pieces=pieces)
         problems = map(found.problem, graph.nodes if devices > 1 else ())

@@ -303,9 +303,10 @@ def used(report: Report) -> Listing:
 
 
 def _home(rule: Rule) -> list[str]:
-    name = getattr(unwrap(rule.function), "__qualname__", type(rule.function).__name__)
+    function = unwrap(rule.function)
+    name = getattr(function, "__qualname__", type(rule.function).__name__)
     package, _, module = rule.home.rpartition(".")
     if package == "graphflops.rules":
         return [name.replace("<locals>.", ""), f"{module}.py"]
-    code = getattr(rule.function, "__code__", None)
+    code = getattr(function, "__code__", None)
     return [name.replace("<locals>.", ""), Path(code.co_filename).name if code else rule.home]

@@ -101,12 +101,11 @@ def peak_line(report: Report, entry: PhaseMemory, moment: int) -> str:
 
 def folded(timeline: Timeline) -> Timeline:
     """The timeline with parameters, buffers and the optimizer as one entry each."""
-    held = [one for one in timeline.held if one.kind not in _TOGETHER]
+    groups = grouped((one.kind if one.kind in _TOGETHER else "", one) for one in timeline.held)
+    held = [one._replace(first=0) if one.kind == "library" else one for one in groups.get("", ())]
     for kind, called in _TOGETHER.items():
-        parts = [one for one in timeline.held if one.kind == kind]
-        if parts:
+        if parts := groups.get(kind):
             held.append(Held(called, kind, parts[0].first, parts[0].last, total(one.bytes for one in parts)))
-    held = [one._replace(first=0) if one.kind == "library" else one for one in held]
     return Timeline(timeline.rows, tuple(held), timeline.gradients_from)
 
 
@@ -281,7 +280,6 @@ def device_of(report: Report) -> dict[str, Any] | None:
 
 
 Frames = list[dict[str, Any]]
-_SOURCE = re.compile(r"(.{1,4096}?):(\d{1,9})")
 _NOWHERE = {"filename": "", "line": 0}
 
 
@@ -333,7 +331,7 @@ def _frames(report: Report, entry: PhaseMemory, held: Held) -> Frames:
     call = report.rows[row]
     turn = entry.timeline.gradients_from
     phase = "gradient of " if turn is not None and held.first >= turn else ""
-    found = _SOURCE.fullmatch(call.source)
+    found = re.fullmatch(r"(.{1,4096}?):(\d{1,9})", call.source)
     place = {"filename": found[1], "line": int(found[2])} if found else {"filename": call.source, "line": 0}
     return [top, {**place, "name": f"{phase}{call.op}"}, {**_NOWHERE, "name": call.module or "(program)"}]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 
 from graphflops.base.units import memory, number, numbered, percent
@@ -59,11 +60,14 @@ def _shared(texts: Sequence[str]) -> int:
 
 def columns(text: str) -> int:
     """How many columns of a terminal a text takes: two for each wide character, none for combining ones."""
-    if text.isascii():
-        return len(text)
+    return len(text) if text.isascii() else sum(map(_columns_of, text))
+
+
+@lru_cache(maxsize=4096)
+def _columns_of(character: str) -> int:
     from unicodedata import combining, east_asian_width
 
-    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
+    return 0 if combining(character) else 2 if east_asian_width(character) in "WF" else 1
 
 
 def formula(dim: Dim, names: Mapping[str, str] = _OWN) -> str:

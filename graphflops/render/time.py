@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Literal
 
 from graphflops.base.record import Record
@@ -95,7 +96,7 @@ class _Share(Record, frozen=True):
     times: Sequence[CallTime]
 
     def sum(self, end: Literal["seconds", "low", "high"] = "seconds") -> float:
-        return float(sum(getattr(time, end) for time in self.times))
+        return float(sum(map(attrgetter(end), self.times)))
 
 
 def table(report: Report, by: Cut | None, top: int | None) -> tuple[tuple[str, ...], list[list[str]]]:

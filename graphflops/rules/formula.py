@@ -144,7 +144,9 @@ class _Reader:
         function = name.rstrip("_")
         is_reduced = function in REDUCING
         is_mask = function in _MASKS or (not is_reduced and all(map(self.is_mask, tensors)))
-        leaves = frozenset("g" * (name != "any")) if is_reduced else self.leaves(*tensors)  # `any` is of all
+        leaves = self.leaves(*tensors)
+        if is_reduced:  # `any` is of all elements, and gives one number
+            leaves = frozenset() if function == "any" else frozenset("g")
         return self.launched(Launch(function, tensors, numbers, leaves, is_mask, name.endswith("_")))
 
     def is_mask(self, operand: str | int) -> bool:

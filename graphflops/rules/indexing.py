@@ -156,7 +156,7 @@ def positions(
     One multiplication more if alpha is not one.
     """
     part, given = rows(x, dim, index), tensors_of((source,))
-    fits = have_shape(part.shape, *(x for x in given if x.rank))  # a number fills all of them
+    fits = have_shape(part.shape or (1,), *(x for x in given if x.rank))  # a number fills all of them
     require(fits, f"{shown(part.shape)} is not filled by {' and '.join(map(str, given))}")
     done = combined(x, given[0] if given else part, (index, *given), reduce)
     return replace(done, part=part, flops=done.flops if alpha == 1 else 2 * done.flops)
@@ -167,7 +167,7 @@ update("index_add", positions, order="x dim index source", reduce="add")
 
 
 def refuse_misplaced(x: TensorType, dim: int, index: TensorType, source: Value = None) -> None:
-    """Raise ShapeError for indices that have other axes than the tensor and the source, or are larger, except along `dim`."""
+    """Raise ShapeError for indices with other axes than the tensor or the source, or larger than it except along `dim`."""
     place = axis(dim, x.rank)
     for each in tensors_of((x, source)) if not same(index.numel, 0) else ():
         sizes, own = each.shape or (1,), index.shape or (1,)

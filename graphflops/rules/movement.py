@@ -17,7 +17,7 @@ from graphflops.rules.parts import copied_back
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, axis, end_to_end, expanded, shown, tensors_of
 from graphflops.rules.views import at_least_1d, at_least_2d, at_least_3d, shape_of, unsqueeze
-from graphflops.tensor import BOOL, COMPLEX32, DTYPES, FLOAT32, INT64, DType, PartType, TensorType
+from graphflops.tensor import BOOL, COMPLEX32, DTYPES, FLOAT32, DType, PartType, TensorType
 
 KIND = "movement"
 
@@ -223,14 +223,6 @@ def pad_sequence(sequences: Sequence[TensorType], batch_first: bool = False) -> 
     longest = dim_max(*(x.shape[0] for x in sequences))
     lead = (len(sequences), longest) if batch_first else (longest, len(sequences))
     return joined(sequences, (*lead, *sequences[0].shape[1:]))
-
-
-@rule("aten._pack_padded_sequence")
-def pack_padded_sequence(x: TensorType, lengths: TensorType) -> Estimate:
-    """Packs padded sequences step by step without the padding; the number of rows is data-dependent."""
-    packed = x.like((data_dependent("packed"), *x.shape[2:]))
-    steps = lengths.like((data_dependent("longest"),), INT64)
-    return Estimate((packed, steps), reads=(packed, lengths))
 
 
 @rule("aten._pad_packed_sequence")

@@ -1,13 +1,50 @@
-"""Rules made from functions: of many operands, which the function gets by name; or derived from another rule."""
+"""The arguments of rules, and rules made from functions: of many operands, got by name, or derived from another rule."""
 
 from __future__ import annotations
 
 from ast import literal_eval
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 from graphflops.cost import Estimate
 from graphflops.errors import ShapeError
+
+_VARARGS, _VARKEYWORDS = 0x04, 0x08  # inspect.CO_*, without the 8 ms of importing inspect
+
+
+class Signature(NamedTuple):
+    """The arguments that a rule takes."""
+
+    positional: tuple[str, ...]  # those that can be given by position, in order
+    keywords: tuple[str, ...] = ()  # those that are given by name only
+    optional: frozenset[str] = frozenset()  # those that a call may leave out
+    types: Mapping[str, str] = {}  # annotations, as spelled
+    is_variadic: bool = False  # whether it takes any number of operands
+    is_open: bool = False  # whether it takes keywords that it does not name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them, positional ones first."""
+        return self.positional + self.keywords
+
+    @staticmethod
+    @cache
+    def of(function: Callable[..., Any]) -> Signature:
+        """The arguments of a function, or of a rule made from one."""
+        if isinstance(function, Derived):
+            return function.signature
+        code, count = function.__code__, function.__code__.co_argcount
+        names = code.co_varnames[: count + code.co_kwonlyargcount]
+        first = count - len(function.__defaults__ or ())  # that has a default
+        return Signature(
+            names[:count],
+            names[count:],
+            frozenset((*names[first:count], *(function.__kwdefaults__ or ()))),
+            function.__annotations__,
+            bool(code.co_flags & _VARARGS),
+            bool(code.co_flags & _VARKEYWORDS),
+        )
 
 
 class Operands:
@@ -37,9 +74,6 @@ class Operands:
 class Derived:
     """A rule made from another: `base` with some parameters given, and `change` applied to its estimate."""
 
-    takes: Mapping[str, str]  # the type of each operand that the function takes in its argument `of`
-    order: tuple[str, ...] | None  # names by position; None if they are those of the function
-
     def __init__(
         self,
         base: Callable[..., Any],
@@ -51,13 +85,21 @@ class Derived:
         usually: Mapping[str, object] | None = None,  # defaults that differ from those of the function
         **given: object,
     ) -> None:
-        self.__wrapped__ = base  # the parameters and the description are read from it
-        self.__code__ = base.__code__
-        self.takes = getattr(base, "takes", {})
+        self.__wrapped__ = base  # where the description is read if `says` is empty
         self.change, self.given, self.says = change, given, says or getattr(base, "says", "")
         self.usually = usually or {}
-        self.known = (*given, *getattr(base, "known", ()))
-        self.order = tuple(order.split()) or getattr(base, "order", None)
+        self.order = tuple(order.split())
+
+    @property
+    def signature(self) -> Signature:
+        """That of the function without what is given."""
+        own = Signature.of(self.__wrapped__)
+        first = self.order or tuple(name for name in own.positional if name not in self.given)
+        return own._replace(
+            positional=first,
+            keywords=tuple(name for name in own.names if name not in first and name not in self.given),
+            optional=own.optional.union(self.usually, "_"),
+        )
 
     def __call__(self, /, *args: object, _: object = None, **kwargs: object) -> Estimate:
         estimate: Estimate = self.__wrapped__(*args, **{**self.usually, **kwargs}, **self.given)
@@ -75,12 +117,23 @@ class Taking(Derived):
             name.rstrip("?="): kinds.get(name[-1], "TensorType") for name in operands.replace("*", "").split()
         }
         placed = operands.partition("*")[0].split()  # the others are found by name
-        self.order = tuple(name.rstrip("?=") for name in placed)
+        self.placed = tuple(name.rstrip("?=") for name in placed)
         stated = [attribute.partition("=") for attribute in attributes.split()]
         self.defaults = {name: literal_eval(default) if default else None for name, _, default in stated}
         self.takes = self.operands | {
             name: "object | None" if default else "object" for name, _, default in stated
         }
+
+    @property
+    def signature(self) -> Signature:
+        """The operands and attributes, then what the function takes beside them."""
+        own = super().signature
+        return own._replace(
+            positional=self.placed,
+            keywords=(*(name for name in self.takes if name not in self.placed), *own.keywords),
+            optional=own.optional.union(name for name, kind in self.takes.items() if "None" in kind),
+            types={**own.types, **self.takes},
+        )
 
     def __call__(self, /, *operands: Any, **named: Any) -> Estimate:
         given = dict.fromkeys(self.operands) | dict(zip(self.operands, operands, strict=False))

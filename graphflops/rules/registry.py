@@ -17,7 +17,7 @@ from graphflops.ops.index import Home
 from graphflops.ops.onnx_attributes import attributes
 from graphflops.ops.operator import means, orders
 from graphflops.ops.table import KINDS
-from graphflops.rules.operands import Derived, Taking
+from graphflops.rules.operands import Derived, Signature, Taking
 from graphflops.tensor import TensorType
 
 RuleFunction = Callable[..., Estimate]
@@ -47,7 +47,6 @@ _AXES = {
     "mm": [2, 2], "addmm": [2, 2], "bmm": [3, 3], "baddbmm": [3, 3], "addbmm": [3, 3], "mv": [2, 1], "addmv": [2, 1],
     "dot": [1, 1], "vdot": [1, 1], "addr": [1, 1],
 }  # fmt: skip
-_VARARGS, _VARKEYWORDS = 0x04, 0x08  # inspect.CO_*, without the 8 ms of importing inspect
 
 
 class Rule(Record, frozen=True):
@@ -62,59 +61,9 @@ class Rule(Record, frozen=True):
     kind: Kind = "other"  # of the operator, where `ops/` does not list it
 
     @property
-    def positional(self) -> int:
-        """How many parameters can be given by position."""
-        order = getattr(self.function, "order", None)
-        return self.function.__code__.co_argcount if order is None else len(order)
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """Names of the parameters, positional ones first."""
-        code = self.function.__code__
-        order, given = getattr(self.function, "order", None), getattr(self.function, "known", ())
-        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        if order is None and not given:
-            return names
-        first, taken = order or (), getattr(self.function, "takes", ())
-        return (*first, *(name for name in (*taken, *names) if name not in {*first, *given, "of"}))
-
-    @property
-    def _plain(self) -> Any:
-        """The function that the rule was made of."""
-        function: Any = self.function
-        while hasattr(function, "__wrapped__"):
-            function = function.__wrapped__
-        return function
-
-    @property
-    def annotations(self) -> dict[str, str]:
-        """The parameters' annotations, as spelled."""
-        return {**getattr(self._plain, "__annotations__", {}), **getattr(self.function, "takes", {})}
-
-    @property
-    def optional(self) -> frozenset[str]:
-        """Names of the parameters that a call may leave out."""
-        plain, taken = self._plain, getattr(self.function, "takes", {})
-        code, defaults = plain.__code__, plain.__defaults__ or ()
-        given = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
-        left_out = (name for name, kind in taken.items() if "None" in kind)
-        usual = getattr(self.function, "usually", ())
-        return frozenset(("_", *given, *(plain.__kwdefaults__ or ()), *left_out, *usual))
-
-    @property
-    def keywords(self) -> tuple[str, ...]:
-        """Names of the parameters that are given by name only."""
-        return self.parameters[self.positional :]
-
-    @property
-    def variadic(self) -> bool:
-        """Whether the rule takes any number of operands."""
-        return bool(self.function.__code__.co_flags & _VARARGS)
-
-    @property
-    def open_ended(self) -> bool:
-        """Whether the rule takes keywords it does not name."""
-        return bool(self.function.__code__.co_flags & _VARKEYWORDS)
+    def signature(self) -> Signature:
+        """The arguments that the function takes."""
+        return Signature.of(self.function)
 
     def bound(
         self, op: str, args: Sequence[Any], kwargs: Iterable[tuple[str, Any]], *, by_place: bool = True
@@ -127,10 +76,10 @@ class Rule(Record, frozen=True):
         without saying which are positional, and rules name leading operands as they like.
         Raises RuleError for an argument that neither the rule nor the operator has.
         """
-        names, leading = self.parameters, self.parameters[: self.positional]
+        names, leading = self.signature.names, self.signature.positional
         taken = dict(zip(leading, args, strict=False))
         spare = tuple(args[len(leading) :])
-        if spare and self.variadic:
+        if spare and self.signature.is_variadic:
             taken["*"] = spare
         elif spare:
             taken.update(self._named(op, spare))
@@ -142,22 +91,22 @@ class Rule(Record, frozen=True):
             place = places[0] if places else at
             if (places or by_place) and place < len(leading) and leading[place] not in taken:
                 taken[leading[place]] = value
-            elif self.open_ended:
+            elif self.signature.is_open:
                 taken[name] = value
             elif name in taken or not (places or name in (attributes(op) or ())):
                 raise RuleError(f"the rule of {self.key} has no parameter {shown(name)}")
             else:
-                taken.update((keyword, value) for keyword in self.keywords if means(keyword, name))
+                taken.update((keyword, value) for keyword in self.signature.keywords if means(keyword, name))
         return taken
 
     def _named(self, op: str, operands: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
         """The operands after the positional ones, each by the rule's keyword for it."""
-        known, first = orders(op), self.positional
+        known, first = orders(op), len(self.signature.positional)
         for place, value in enumerate(operands, start=first):
             names = {order[place] for order in known if place < len(order)}
             if not names:
                 raise RuleError(f"{self.key} takes {first} operands, the call has {first + len(operands)}")
-            for keyword in self.keywords:
+            for keyword in self.signature.keywords:
                 if any(means(keyword, name) for name in names):
                     yield keyword, value
 
@@ -171,7 +120,7 @@ class Rule(Record, frozen=True):
             return self.function(**arguments)
         keywords = dict(arguments)
         spare = keywords.pop("*")
-        leading = [keywords.pop(name) for name in self.parameters[: self.positional]]
+        leading = [keywords.pop(name) for name in self.signature.positional]
         return self.function(*leading, *spare, **keywords)
 
 
@@ -340,7 +289,7 @@ def check_operands(rule: Rule, op: str, arguments: Mapping[str, object]) -> None
     fits = not ranks or (ranks == [x.rank for x in factors] and not any(map(differ, *batches)))
     require(fits, f"{op} does not multiply {' by '.join(map(str, factors))}")
     kinds = list(dict.fromkeys([x.dtype.kind for x in tensors.values()]))
-    if factors or called.kind == "attention":
+    if called.kind in ("product", "convolution", "attention"):
         require(len(kinds) < 2, f"{op} does not multiply numbers of the kinds {' and '.join(kinds)}")
     if called.kind in ("normalisation", "linear_algebra") and not base.endswith("cross"):
         require(kinds[:1] in (["float"], ["complex"], []), f"{op} does not take {''.join(kinds[:1])}")

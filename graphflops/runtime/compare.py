@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from graphflops.attention.conditions import HIDING
 from graphflops.dims import Expr, evaluate
-from graphflops.errors import ModelError, shown
+from graphflops.errors import ModelError, said_by, shown
 from graphflops.ops import operator
 from graphflops.report import Report, Row
 from graphflops.runtime import flex_nodes
@@ -103,10 +103,9 @@ class RunComparison:
         except (torch.OutOfMemoryError, ModelError, TooManyTurnsError):
             raise
         except Exception as error:  # noqa: BLE001 an operator may raise anything
-            text = shown(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}", 300)
             lacks = self.execution.lacks(error)
             verdict: Verdict = "explained" if lacks else "not executed"
-            text = "this device has no kernel for it" if lacks else f"it fails: {text}"
+            text = "this device has no kernel for it" if lacks else f"it fails: {said_by(error)}"
             measured.checks[CheckResult("type", verdict, _NOT_RUN, "", text)] = None
             return self.stand_in(step, self.report.rows[place], error)
         finally:

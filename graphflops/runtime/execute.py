@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from graphflops.base.record import Record
 from graphflops.dims import Expr, evaluate
-from graphflops.errors import GraphflopsError, ModelError, RunError, shown
+from graphflops.errors import GraphflopsError, ModelError, RunError, said_by, shown
 from graphflops.exporters.pt2_values import LAYOUTS, MEMORY_FORMATS
 from graphflops.graph import Graph, Node, Opaque, Ref
 from graphflops.ops import Op
@@ -136,8 +136,7 @@ class Execution:
         except RecursionError:
             raise
         except Exception as error:
-            text = shown(str(error).strip().partition("\n")[0], 300)
-            raise RunError(f"{shown(name)} ({shown(node.op)}): {type(error).__name__}: {text}") from error
+            raise RunError(f"{shown(name)} ({shown(node.op)}): {said_by(error)}") from error
         self.after(step, results)
         return results
 

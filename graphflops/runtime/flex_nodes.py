@@ -12,6 +12,7 @@ import torch
 from msgspec import Struct
 
 from graphflops.base.record import Record
+from graphflops.errors import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -83,16 +84,16 @@ class Kernels(Struct):
 
 def takes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
     """True if our kernel can run on these operands on this machine."""
-    here = q.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
-    known = q.dtype == k.dtype == v.dtype and q.dtype in (torch.float16, torch.bfloat16, torch.float32)
-    return (
-        here
-        and known
-        and q.dim() == k.dim() == v.dim() == 4
-        and max(q.shape[-1], v.shape[-1]) <= 256
-        and 0 not in (*q.shape, *k.shape, *v.shape)
-        and importlib.util.find_spec("triton") is not None
-    )
+    is_here = q.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
+    if not is_here or 0 in (*q.shape, *k.shape, *v.shape) or importlib.util.find_spec("triton") is None:
+        return False
+    from graphflops.runtime.flex.launch import check
+
+    try:
+        check(q, k, v)
+    except ModelError:
+        return False
+    return True
 
 
 def flex_attention(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from graphflops.view import Call, View
 
 _WIDEST = 2**20  # the largest value drawn from a range without an upper end
 LARGEST = 2**40  # elements
+Maker = Callable[..., Any]  # of a library: random numbers or ones of a shape
 
 
 class InputPlan(NamedTuple):
@@ -46,6 +47,22 @@ def input_plans(report: Report, view: View) -> list[InputPlan]:
         is_index = not typed.dtype.is_floating and typed.dtype.kind != "bool"
         plans.append(InputPlan(name, typed, shape, _range(view, name) if is_index else (0, 2)))
     return plans
+
+
+def random_values(
+    report: Report, view: View, normal: Maker, ones: Maker, integers: Maker
+) -> Iterator[tuple[str, DType, Any]]:
+    """For each input of the program its name, its element type, and random numbers, as functions of a library make them.
+
+    Floats are normal; booleans are true, so that no mask hides anything by accident; integers are valid indices into the
+    tensors that the program indexes by them, else within the range that the program states, else 1.
+    Raises ModelError for a size that is not known.
+    """
+    for name, typed, shape, (low, high) in input_plans(report, view):
+        if typed.dtype.is_floating:
+            yield name, typed.dtype, normal(shape)
+        else:
+            yield name, typed.dtype, ones(shape) if typed.dtype.kind == "bool" else integers(low, high, shape)
 
 
 def checked(given: Mapping[str, Any], report: Report, dtype_of: Callable[[DType], object]) -> dict[str, Any]:

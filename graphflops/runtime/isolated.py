@@ -32,7 +32,7 @@ from graphflops.base.lazy import imported
 from graphflops.base.limits import Limits, limited
 from graphflops.base.record import Record
 from graphflops.dims import evaluate
-from graphflops.errors import FileError, GraphflopsError, ModelError, RunError, innermost, shown
+from graphflops.errors import FileError, GraphflopsError, ModelError, RunError, raised, said_by, shown
 from graphflops.exporters import load, reader_of, regular_file
 from graphflops.exporters.meshes import ranks_along
 from graphflops.graph import Graph, Mesh
@@ -109,9 +109,8 @@ def main(task: str, text: str) -> None:
     try:
         answer = Answer(found=msgspec.Raw(_done(task, request)))
     except Exception as error:  # noqa: BLE001 whatever it is, the parent says it in one line
-        name = type(error).__name__
-        where = "" if isinstance(error, GraphflopsError) else f" ({innermost(error.__traceback__)})"
-        answer = Answer(error=name, message=f"{name}: {error}{where}" if where else str(error))
+        said = said_by(error) if isinstance(error, GraphflopsError) else raised(error)
+        answer = Answer(error=type(error).__name__, message=said)
     with os.fdopen(stream, "wb") as file:
         file.write(msgspec.json.encode(answer))
 

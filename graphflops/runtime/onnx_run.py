@@ -12,7 +12,7 @@ from graphflops.dims import evaluate
 from graphflops.errors import FileError, ModelError, RunError, shown
 from graphflops.open_sizes import of_report
 from graphflops.report import Report
-from graphflops.runtime.input_plans import input_plans
+from graphflops.runtime.input_plans import random_values
 from graphflops.runtime.validation import CheckResult, NodeResult, RunSizes, Validation
 from graphflops.tensor import DType, TensorType
 from graphflops.view import View
@@ -154,22 +154,18 @@ def line_of(error: Exception) -> str:
 
 
 def random_arrays(report: Report, view: View, seed: int = 0) -> dict[str, Any]:
-    """One random array for each input, like the tensors of `random_inputs`; strings are empty."""
+    """One random array for each input of the program, as `random_values` says; strings are empty."""
     import numpy
 
     generator = numpy.random.default_rng(seed)
-    made: dict[str, Any] = {}
-    for name, typed, shape, (low, high) in input_plans(report, view):
-        dtype = dtype_of(typed.dtype)
-        if typed.dtype.is_floating:
-            made[name] = generator.standard_normal(shape, dtype=numpy.float32).astype(dtype)
-        elif typed.dtype.kind == "bool":
-            made[name] = numpy.ones(shape, dtype)
-        elif typed.dtype.name == "string":
-            made[name] = numpy.full(shape, "", dtype)
-        else:
-            made[name] = generator.integers(low, high, shape).astype(dtype)
-    return made
+    normal = partial(generator.standard_normal, dtype=numpy.float32)
+    made = random_values(report, view, normal, numpy.ones, generator.integers)
+    return {
+        name: numpy.full(numbers.shape, "", object)
+        if dtype.name == "string"
+        else numbers.astype(dtype_of(dtype))
+        for name, dtype, numbers in made
+    }
 
 
 def dtype_of(dtype: DType) -> Any:

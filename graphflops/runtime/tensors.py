@@ -5,14 +5,15 @@ from __future__ import annotations
 import io
 import math
 import warnings
+from functools import partial
 from typing import Any
 
 import torch
 
-from graphflops.errors import FileError, ModelError, shown
+from graphflops.errors import FileError, ModelError, first_line, shown
 from graphflops.graph import Graph, Input, Stored
 from graphflops.report import Report
-from graphflops.runtime.input_plans import LARGEST, input_plans
+from graphflops.runtime.input_plans import LARGEST, random_values
 from graphflops.tensor import DType, TensorType
 from graphflops.view import View
 
@@ -65,7 +66,7 @@ class Weights:
             try:
                 return tensor_of(stored).to(self.device, copy=entry.role != "parameter")
             except (TypeError, ValueError, OverflowError) as error:
-                form = f"a form that torch does not accept: {_line(error)}"
+                form = f"a form that torch does not accept: {first_line(error, 120)}"
                 raise FileError(f"{what} is stored in {form}") from None
         # torch before 2.9 wrote tensors in checkpoints, which torch reads without running code (`weights_only`).
         if self._checkpoint is None:
@@ -76,7 +77,7 @@ class Weights:
                 except Exception as error:  # noqa: BLE001 reading an untrusted file may raise anything
                     raise FileError(
                         f"{shown(self.graph.origin.path)}: its weights are a pickle of other objects, which is not opened "
-                        f"({_line(error)}): use --random-weights"
+                        f"({first_line(error, 120)}): use --random-weights"
                     ) from None
                 if isinstance(loaded, dict):
                     self._checkpoint.update(loaded)
@@ -85,10 +86,6 @@ class Weights:
             return found.detach().to(self.device, copy=entry.role != "parameter")
         name = shown(entry.target or entry.name)
         raise FileError(f"{name} is not stored in the program: use --random-weights")
-
-
-def _line(error: Exception) -> str:
-    return shown(str(error).partition("\n")[0], 120)
 
 
 def tensor_of(stored: Stored) -> torch.Tensor:
@@ -127,21 +124,8 @@ def random_weight(typed: TensorType, device: torch.device) -> torch.Tensor:
 
 
 def random_inputs(report: Report, view: View, device: torch.device, seed: int = 0) -> dict[str, Any]:
-    """One random tensor for each input of the program.
-
-    Floats are normal; booleans are true, so that no mask hides anything by accident; integers are valid indices into the
-    tensors that the program indexes by them, else within the range that the program states, else 1.
-    Raises ModelError for a size that is not known.
-    """
+    """One random tensor for each input of the program, as `random_values` says."""
     generator = torch.Generator().manual_seed(seed)
-    made: dict[str, Any] = {}
-    for name, typed, shape, (low, high) in input_plans(report, view):
-        dtype = dtype_of(typed.dtype)
-        if typed.dtype.is_floating:
-            tensor = torch.randn(shape, generator=generator).to(dtype)
-        elif typed.dtype.kind == "bool":
-            tensor = torch.ones(shape, dtype=dtype)
-        else:
-            tensor = torch.randint(low, high, shape, generator=generator).to(dtype)
-        made[name] = tensor.to(device)
-    return made
+    normal, integers = (partial(make, generator=generator) for make in (torch.randn, torch.randint))
+    made = random_values(report, view, normal, torch.ones, integers)
+    return {name: numbers.to(dtype_of(dtype)).to(device) for name, dtype, numbers in made}

@@ -16,7 +16,7 @@ from graphflops.inductor.calls import places_of_interpolation
 from graphflops.inductor.fusing import Kernel as PlannedKernel
 from graphflops.inductor.fusing import split_lengths
 from graphflops.inductor.library_calls import ALIGNED, is_of_images, is_turned
-from graphflops.inductor.lowering import Op
+from graphflops.inductor.lowering import Extern, Loop, Op, Reduction
 from graphflops.inductor.plan import Plan, Plans
 from graphflops.kernels.beside import operand_copies
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
@@ -77,12 +77,12 @@ class CompiledLauncher(Launcher):
         for planned in part.kernels:
             if exchanges.pending:
                 yield from exchanges.ends(planned.reads)
-            row = first + planned.last.row
-            if planned.is_written:
+            op = planned.last
+            row = first + op.row
+            if not isinstance(op, Extern):
                 kernel = written.kernel(planned)
                 yield Launches(row, None if kernel is None else (kernel,), cost, times)
                 continue
-            op = planned.members[0]
             if (start := written.start(op)) is not None:
                 yield Launches(row, (start,), 0.0, times)
             if (op.node, op.is_gradient) not in seen:  # all kernels of a call run together
@@ -96,7 +96,7 @@ class CompiledLauncher(Launcher):
         yield from exchanges.all_ends()
 
     def _of_library(
-        self, call: PricedCall, op: Op, graph: PricedGraph, plan: Plan, row: int, times: int, phase: str
+        self, call: PricedCall, op: Extern, graph: PricedGraph, plan: Plan, row: int, times: int, phase: str
     ) -> Iterator[Launches]:
         """The launches of a library call, and of the graphs that run inside it."""
         if call.estimate.unknown:
@@ -114,7 +114,7 @@ class CompiledLauncher(Launcher):
         for inner, start, turns in self._nested(call, row, times):
             yield from self._launches(inner, start, turns, phase == "training", is_backward=op.is_gradient)
 
-    def _own(self, call: PricedCall, op: Op, plan: Plan) -> tuple[Kernel, ...] | None:
+    def _own(self, call: PricedCall, op: Extern, plan: Plan) -> tuple[Kernel, ...] | None:
         """The kernels of a call that inductor does not generate."""
         values, is_copied = plan.execution.values, plan.backward is not None and not op.is_gradient
         turned = plan.joint.channels_last and is_turned(call, values, is_copied=is_copied)
@@ -123,8 +123,7 @@ class CompiledLauncher(Launcher):
             return None
         kind = call.node.operator.kind
         if kind == "product":
-            own = _of_product(call, op, kernels, plan.execution.layouts)
-            return _padded(own) if op.is_padded else tuple(own)
+            return _of_product(call, op, kernels, plan.execution.layouts)
         if kind == "attention":
             return tuple([kernel for kernel in kernels if kernel.family not in (*_WRITTEN, "copy")])
         if kind == "collective":  # if it copies its operand, inductor generates that kernel
@@ -156,19 +155,27 @@ def _host_seconds(costs: Costs, phase: str, kernels: Sequence[Kernel], *, is_gra
     return calls + recurrent_seconds(costs, kernels)
 
 
-def _of_product(call: PricedCall, op: Op, kernels: Sequence[Kernel], layouts: Layouts) -> list[Kernel]:
-    """A product, after the copies that it makes of operands that BLAS cannot read and of the matrix that it adds to."""
+def _of_product(
+    call: PricedCall, op: Extern, kernels: Sequence[Kernel], layouts: Layouts
+) -> tuple[Kernel, ...]:
+    """A product, after the copies that it makes of operands that BLAS cannot read and of the matrix that it adds to.
+
+    Padded sizes are rounded up to what tensor cores load.
+    """
     is_linear, copies = call.node.operator.name == "linear", operand_copies(call, layouts).values()
     by_inductor = sum(not copy.is_inside for copy in copies) * (not op.is_gradient)
     own = [kernel for kernel in kernels if kernel.family == "copy"][by_inductor:]
     for kernel in kernels:
-        if isinstance(kernel.sizes, Product):
+        if isinstance(sizes := kernel.sizes, Product):
+            if op.is_padded:
+                m, n, k = (up(size, ALIGNED) for size in (sizes.m, sizes.n, sizes.k))
+                sizes = replace(sizes, m=m, n=n, k=k)
             if is_linear and len(op.reads) == 2:  # another kernel adds the bias
-                kernel = replace(kernel, sizes=replace(kernel.sizes, algorithm=""))
-            own.append(kernel)
+                sizes = replace(sizes, algorithm="")
+            own.append(replace(kernel, sizes=sizes))
         elif kernel.family == "elementwise" and not is_linear:
             own.append(kernel)
-    return own
+    return tuple(own)
 
 
 def _image_kernels(kernel: Kernel) -> list[Kernel]:
@@ -182,17 +189,6 @@ def _image_kernels(kernel: Kernel) -> list[Kernel]:
         return [own]
     nbytes = kernel.written_bytes
     return [own, Kernel("copy", kernel.dtype, 0, 0, nbytes, nbytes, variant="strided")]
-
-
-def _padded(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
-    """Products whose sizes are rounded up to what tensor cores load."""
-    found = []
-    for kernel in kernels:
-        if isinstance(kernel.sizes, Product):
-            m, n, k = (up(size, ALIGNED) for size in (kernel.sizes.m, kernel.sizes.n, kernel.sizes.k))
-            kernel = replace(kernel, sizes=replace(kernel.sizes, m=m, n=n, k=k))
-        found.append(kernel)
-    return tuple(found)
 
 
 _PERSISTENT, _ALIGNED_ROW = limits("inductor_2", "reduction", "persistent", "aligned")
@@ -213,9 +209,9 @@ class Written:
 
     def kernel(self, planned: PlannedKernel) -> Kernel | None:
         """A kernel that reads each outside buffer once, and stores what others read; None if a size is open."""
-        part = {op.outputs[0]: op.part_bytes for op in planned.members if op.part_bytes != 0}
-        sizes, elements = self.joint.sizes, max(op.elements for op in planned.members)
-        adding = [op for op in planned.members if op.role == "adding"]
+        loops, sizes = [op for op in planned.members if isinstance(op, Loop)], self.joint.sizes
+        part = {op.outputs[0]: op.part_bytes for op in loops if op.part_bytes != 0}
+        elements, adding = max(op.elements for op in loops), [op for op in loops if op.role == "adding"]
         try:
             inside, shares = self._inside(planned)
             loads, read = self._reads(planned, shares)
@@ -224,11 +220,11 @@ class Written:
             whole = [name for name in planned.outputs if name not in summed]
             written = sum(self.sizes(part.get(name) or sizes.get(name, 0)) for name in whole)
             written += sum(self._added(op) for op in adding)
-            slow = sum(self._slow(op) * op.elements for op in planned.members)
+            slow = sum(self._slow(op) * op.elements for op in loops)
             slow += sum(self._slow(op) * share for op, share in inside.values()) * elements
         except OpenSizeError:
             return None
-        reductions = [op for op in planned.members if op.kept]
+        reductions = [op for op in loops if isinstance(op, Reduction)]
         # One block for each row: neighbouring elements of a block are in different sectors.
         if any(map(self._is_split_scan, reductions)):
             slow += _TIME["point"] * elements * (loads + len(whole))
@@ -239,7 +235,7 @@ class Written:
         found = written_kernel(elements, loads, read, written, slow, rows)
         return replace(found, variant="fused.parts") if {op.role for op in reductions} == {"parts"} else found
 
-    def start(self, op: Op) -> Kernel | None:
+    def start(self, op: Extern) -> Kernel | None:
         """The copy of a matrix that a product adds to (`addmm`); a row is added by the product's own kernel."""
         is_row = isinstance(self.calls[op.node].node.arguments().get("bias"), Ref) and not op.is_gradient
         if op.role != "product and sum" or is_row:
@@ -247,21 +243,21 @@ class Written:
         size, added = self._bytes(op.outputs[0]), self._bytes(op.reads[-1])
         return Kernel("elementwise", "float32", 0, 0, size, size) if added == size else None
 
-    def _is_split_scan(self, op: Op) -> bool:
+    def _is_split_scan(self, op: Reduction) -> bool:
         """Whether several blocks share a row along an outer axis, as when there are few rows (`SplitScan` of inductor)."""
         if op.role != "scan" or op.is_inner:
             return False
         platform, length = self.plan.execution.layouts.platform, op.elements // op.kept
         return len(split_lengths(op.kept, length, platform, is_inner=False, of_moments=False)) > 1
 
-    def _inside(self, planned: PlannedKernel) -> tuple[dict[str, tuple[Op, float]], dict[str, float]]:
+    def _inside(self, planned: PlannedKernel) -> tuple[dict[str, tuple[Loop, float]], dict[str, float]]:
         """The operators that a kernel computes without storing their results, and the tensors that these operators read.
 
         Each has the share of the kernel's elements that it is computed for: a joined element comes from one operand only.
         """
-        inside: dict[str, tuple[Op, float]] = {}
+        inside: dict[str, tuple[Loop, float]] = {}
         shares: dict[str, float] = {}
-        todo = [(op, made, 1.0) for op in planned.members for made in op.computes]
+        todo = [(op, made, 1.0) for op in planned.members if isinstance(op, Loop) for made in op.computes]
         while todo:
             reader, op, share = todo.pop()
             share *= self._share(op.outputs[0], reader)
@@ -308,11 +304,11 @@ class Written:
     def _bytes(self, name: str) -> int:
         return self.sizes(self.joint.inputs.get(name) or self.joint.sizes.get(name, 0))
 
-    def _slow(self, op: Op) -> float:
+    def _slow(self, op: Loop) -> float:
         """The time of an operator's slow instructions, in loads per element."""
         call = self.calls.get(op.node)
         is_softmax = call is not None and call.node.operator.kind == "softmax"
-        if call is None or (op.kind != "pointwise" and (op.is_gradient or not is_softmax)):
+        if call is None or (isinstance(op, Reduction) and (op.is_gradient or not is_softmax)):
             return 0
         key = (self.plan.execution.forms.of(call) or op.node, op.is_gradient)
         if key not in self.known:

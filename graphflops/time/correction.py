@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import repeat
+from itertools import product, repeat
 from math import dist, exp, log, log2, prod, sqrt
 from operator import mul
 
@@ -63,9 +63,6 @@ class Correction(Record, frozen=True):
 
 def correction(kernel: Kernel, device: Device) -> Correction | None:
     """The correction by the points of the kernel's family, variant and element type, or else of similar ones."""
-    known = {(one.variant, one.dtype): one for one in device.calibration if one.family == kernel.family}
-    if not known:
-        return None
     variant, sizes = variant_of(kernel), columns_of(kernel)
     variants = (variant, f"{variant}.alone", "tn.alone") if kernel.family == "matmul" else (variant,)
     if isinstance(kernel.sizes, Product) and not kernel.is_alone:
@@ -73,9 +70,9 @@ def correction(kernel: Kernel, device: Device) -> Correction | None:
         if any(name.startswith(f"matmul.{layout}.") for name in device.rates):
             variants = (variant,)  # these constants are of this layout alone, so points must be too
     names = _COLUMNS.get(kernel.family, _TRAFFIC).names[: len(sizes)]
-    keys = [(name, dtype) for name in variants for dtype in (kernel.dtype, _ALIKE.get(kernel.dtype, ""))]
-    found = (known[key] for key in keys if key in known and known[key].columns[: len(sizes)] == names)
-    points = next(found, None)
+    dtypes = kernel.dtype, _ALIKE.get(kernel.dtype, "")
+    found = (device.measured.get((kernel.family, *key)) for key in product(variants, dtypes))
+    points = next((each for each in found if each and each.columns[: len(sizes)] == names), None)
     return None if points is None else interpolated(points, sizes)
 
 
@@ -85,13 +82,14 @@ def interpolated(calibration: Calibration, sizes: Sequence[float]) -> Correction
     place, (places, ratios) = _scaled(sizes, columns), _points(calibration, len(sizes))
     near = sorted(zip(map(dist, places, repeat(place)), places, ratios, strict=False))[:_NEAREST]
     mean, noise = sum([ratio for *_, ratio in near]) / len(near), (columns.noise / columns.signal) ** 2
-    # The Cholesky factor of the likeness of the points, with these sizes as the last one.
+    # The Cholesky factor of the likeness of the points (Matern 3/2 of their distance), with these sizes as the last one.
     lower: list[list[float]] = []
     rest: list[float] = []  # the ratios without their mean, divided by the factor
     for _, one, ratio in (*near, (0.0, place, mean)):
         row: list[float] = []
         for (_, other, _), before in zip(near, lower, strict=False):
-            row.append((_likeness(dist(one, other)) - sum(map(mul, row, before))) / before[-1])
+            apart = _ROOT * dist(one, other)
+            row.append(((1 + apart) * exp(-apart) - sum(map(mul, row, before))) / before[-1])
         correlation = sum(map(mul, row, rest))
         lower.append([*row, sqrt(1 + noise - sum(map(mul, row, row)))])
         rest.append((ratio - mean - correlation) / lower[-1][-1])
@@ -155,8 +153,3 @@ def variant_of(kernel: Kernel) -> str:
             return ".".join(filter(None, (sizes.kernel, sizes.masking, phase)))
         case _:
             return kernel.variant
-
-
-def _likeness(distance: float) -> float:
-    """The correlation of two ratios at this scaled distance (Matern 3/2)."""
-    return (1 + _ROOT * distance) * exp(-_ROOT * distance)

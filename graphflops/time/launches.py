@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import takewhile
+from operator import eq
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -343,5 +343,5 @@ class Launcher:
 def _entered(before: str, now: str) -> list[str]:
     """The libraries of the modules that a call is in but the call before it was not."""
     new = now.split(";")
-    shared = [*takewhile(lambda pair: pair[0] == pair[1], zip(before.split(";"), new, strict=False))]
-    return [schedule.library(entry) for entry in new[len(shared) :]]
+    shared = [*map(eq, before.split(";"), new), False].index(False)
+    return [schedule.library(entry) for entry in new[shared:]]

@@ -28,7 +28,7 @@ _TILE = limits("cudnn_9", "tiled", "positions", "filters")
 # Square filters that have kernels of their own, by whether channels are innermost.
 _OWN_KERNELS = {False: ((1, 1), (3, 3), (5, 5)), True: ((1, 1), (3, 3))}
 _LINE = 128  # bytes of a line of the cache: channels that fill lines fall into fewer sets of it
-_LARGE = 28  # positions along each axis of an image: of 31 weight gradients of depthwise windows on an H200
+_TILED = 5  # positions along a filter up to which a kernel of tiles computes the weight's gradient: of 142 on an H200
 _TENSORS_AROUND = 3  # of the same size as its own, which are in the cache too while such a kernel runs
 _MOST_PLACES = 256  # places along an axis that are averaged
 _OF_WARP = 2048  # elements of a row that a warp processes, padded to a power of two (PersistentSoftmax.cuh)
@@ -140,13 +140,17 @@ def _elements(kernel: Kernel, width: float, rates: Rates) -> float:
             # Depthwise: one thread for each result. Some square filters have kernels of their own.
             result = sizes.image if sizes.phase == "input_gradient" else sizes.result
             taps = prod(_inside(*axis) for axis in zip(sizes.image, result, sizes.filter, strict=True))
-            own = _OWN_KERNELS[sizes.channels_last]
-            if sizes.channels_last and sizes.phase == "weight_gradient":
-                own = _OWN_KERNELS[False] if min(sizes.image) >= _LARGE else ()  # on matrix units
-            is_own = "own" in rates and sizes.filter in own
+            is_own = "own" in rates and sizes.filter in _OWN_KERNELS[sizes.channels_last]
             is_crowded = "crowded" in rates and sizes.channels * width % _LINE == 0
             count = sizes.batch * sizes.channels * prod(result)
-            return count * (each + taps * rates["own" if is_own else "crowded" if is_crowded else "position"])
+            cycles = count * (
+                each + taps * rates["own" if is_own else "crowded" if is_crowded else "position"]
+            )
+            if "tiled" in rates and max(sizes.filter) <= _TILED and not sizes.is_dilated:
+                # Another kernel goes over the image in tiles, also over what a stride leaves out.
+                places = sizes.batch * sizes.channels * prod(sizes.image) * prod(sizes.filter)
+                cycles = min(cycles, rates["tiles"] + places * rates["tiled"])
+            return cycles
         case _:
             return max(kernel.read_bytes, kernel.written_bytes) / width * each
 

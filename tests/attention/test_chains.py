@@ -97,6 +97,7 @@ CHAINS: dict[str, Attend] = {
     "between two": lambda q, k, v: torch.lerp(scores(q, k), torch.full((1,), -1e9), after().float()).softmax(-1) @ v,
     "an activation of scores": lambda q, k, v: leaky_relu(scores(q, k)).masked_fill(after(), NEVER).softmax(-1) @ v,
     "an activation of a mask": lambda q, k, v: leaky_relu(masked(q, k)).softmax(-1) @ v,
+    "a sigmoid": lambda q, k, v: masked(q, k).sigmoid() @ v,
     "the whole of probabilities": lambda q, k, v: masked(q, k).softmax(-1).nan_to_num() @ v,
     "scores of keys by queries": lambda q, k, v: scores(k, q).masked_fill(after().mT, NEVER).softmax(-2).mT @ v,
     "values by keys": lambda q, k, v: (v.mT @ masked(q, k).mT.softmax(-2)).mT,

@@ -244,10 +244,15 @@ def test_heads_that_only_an_export_repeats(captured: Any) -> None:
     query, mask = 4 * 8 * 4, 64 * 4
     assert report.totals.peak_bytes == 2 * UNIT + 2 * query + mask  # keys and their sum, the result
     assert codes(report) == ["GF129"]
-    compiled = analyze(captured("repeats"), execution="compiled")  # runs what the export has
+
+
+def test_torch_compile_repeats_heads_as_an_export_does(captured: Any) -> None:
+    """One kernel writes the sum of the keys for each of four heads."""
+    report = analyze(captured("repeats"), execution="compiled")
+    query, mask = 4 * 8 * 4, 64 * 4
     assert (
-        compiled.totals.peak_bytes == UNIT + 2 * UNIT + 2 * query + mask
-    )  # keys, and the sum for both heads
+        report.totals.peak_bytes == UNIT + 2 * UNIT + 2 * query + mask
+    )  # keys, those of four heads, the result
 
 
 @pytest.mark.parametrize("name", ["masks", "masks_in_a_block"])

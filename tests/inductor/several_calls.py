@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 from graphflops import Training
 from graphflops.devices import HOPPER
 from graphflops.graph import Graph, Input, Node, Output, Ref
+from graphflops.inductor.lowering import Reduction
 from graphflops.inductor.plan import Plan, Plans
 from graphflops.passes.attention import facts_of
 from graphflops.passes.bind import bind
 from graphflops.passes.price import price
 from tests.inductor.one_call import _short as short
+from tests.inductor.one_call import kept_of, kind_of
 
 if TYPE_CHECKING:
-    from graphflops.inductor.lowering import Op
     from graphflops.inductor.plan import CompiledGraph
     from graphflops.passes.program import PricedProgram
     from graphflops.tensor import TensorType
@@ -66,12 +67,12 @@ def lines(plan: Plan, kernels: CompiledGraph | None = None) -> list[str]:
     """
     ops = [op for kernel in kernels.kernels for op in kernel.members] if kernels else plan.joint.ops
     return [
-        f"{op.kind} {' '.join(map(short, op.outputs))} <- {' '.join(map(short, op.reads))}: {op.elements}"
-        + f" to {op.kept}" * bool(op.kept)
-        + " outer" * (not op.is_inner)
+        f"{kind_of(op)} {' '.join(map(short, op.outputs))} <- {' '.join(map(short, op.reads))}: {op.elements}"
+        + f" to {kept_of(op)}" * bool(kept_of(op))
+        + " outer" * (isinstance(op, Reduction) and not op.is_inner)
         for op in ops
     ]
 
 
-def ops(plan: Plan) -> dict[str, Op]:
+def ops(plan: Plan) -> dict[str, Any]:
     return {short(op.outputs[0]): op for op in plan.joint.ops}

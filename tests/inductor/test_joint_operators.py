@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.inductor.one_call import made, plan_of
+from tests.inductor.one_call import each, kind_of, made, plan_of
 from tests.inductor.several_calls import plan_of_calls
 from tests.one_call import g
 from tests.support import t
@@ -98,8 +98,8 @@ HALF = {"dtype": "bfloat16"}
                 ("pointwise", 4 * 10240, 10240, 0, "x0 x2 x3 statistics", ""),
                 ("reduction", 4 * 160, 10240, 160, "g1 x0", ""),
                 ("reduction", 4 * 160, 10240, 160, "g1", ""),
-                ("pointwise", 4 * 80, 80, 0, "g5 g6 statistics", "outer"),  # sums of two images take no loop
-                ("pointwise", 4 * 80, 80, 0, "g5 g6 statistics", "outer"),
+                ("pointwise", 4 * 80, 80, 0, "g5 g6 statistics", ""),  # sums of two images take no loop
+                ("pointwise", 4 * 80, 80, 0, "g5 g6 statistics", ""),
                 ("reduction", 8 * 4, 160, 4, "g5 g6 x2", ""),
                 ("pointwise", 4 * 10240, 10240, 0, "g1 x0 statistics x2 g7", ""),
                 ("pointwise", 4 * 10240, 10240, 0, "g8 statistics g7", ""),
@@ -405,7 +405,7 @@ def test_copies_of_operands_whose_batches_do_not_merge(order: tuple[int, ...], i
     plan = plan_of_calls(
         {"x": t(*shape), "w": t(*batch, inner, 7)}, turned, ("z", "matmul.default", "y", "w")
     )
-    assert [op.is_across for op in plan.joint.ops[:-1]] == [is_across]
+    assert each(plan, "is_across") == [is_across, False]
 
 
 @pytest.mark.parametrize(
@@ -422,12 +422,12 @@ def test_a_product_copies_what_blas_cannot_read(
     batch, _, inner = (shape[axis] for axis in order)
     turned = ("y", "permute.default", "x", order)
     plan = plan_of_calls({"x": t(*shape), "w": t(batch, inner, 5)}, turned, ("z", "bmm.default", "y", "w"))
-    assert [op.workspace for op in plan.joint.ops] == [copied]
+    assert each(plan, "workspace") == [copied]
 
 
 def test_copies_of_scattered_operands_of_products() -> None:
     plan = plan_of("aten.linear.default", g(64, 64, **HALF), g(50304, 64, **HALF))
-    assert [op.is_padded for op in plan.joint.ops] == [False] * 3
+    assert each(plan, "is_padded") == [False] * 3
 
 
 def test_what_is_put_at_indices_goes_to_a_copy_that_nothing_else_has() -> None:
@@ -439,4 +439,4 @@ def test_what_is_put_at_indices_goes_to_a_copy_that_nothing_else_has() -> None:
             ("pointwise", 4 * 800, 160, 0, "x2 x3 operand", "stored, adds"),
         ]
     sums = t(100, 8, dtype="bfloat16"), 0, t(20, dtype="int64"), t(20, 8, dtype="bfloat16")
-    assert [op.kind for op in plan_of("aten.index_add.default", *sums).joint.ops] == ["extern"]
+    assert [kind_of(op) for op in plan_of("aten.index_add.default", *sums).joint.ops] == ["extern"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec.structs import replace
 
 from graphflops.devices import HOPPER
@@ -11,10 +9,7 @@ from graphflops.inductor.fusing import Kernel, fused, in_steps
 from graphflops.inductor.lowering import JointGraph, Op
 from graphflops.inductor.plan import lowest_peak
 from graphflops.inductor.storing import realized
-
-
-def op(kind: Any, out: str, *reads: str, elements: int = 100, **more: Any) -> Op:
-    return Op(kind, (out,), reads, elements, 0, out, **more)
+from tests.inductor.one_call import op
 
 
 def stored(*ops: Op, outputs: set[str]) -> list[tuple[str, ...]]:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.inductor.one_call import made, plan_of
+from graphflops.inductor.lowering import Extern
+from tests.inductor.one_call import each, made, plan_of
 from tests.inductor.several_calls import lines, ops, plan_of_calls
 from tests.one_call import g
 from tests.support import t
@@ -47,7 +48,7 @@ def test_a_sum_over_devices_is_written_over_its_operand(
     plan = plan_of_calls({"x": t(4, 64)}, *before, reduced("a", summed), wait("a"), after)
     exchange = ops(plan)["a_"]
     assert exchange.reads == ("a_ copy" if copied else "m",)
-    assert (exchange.is_over, exchange.role, exchange.allocates) == (True, "exchange", False)
+    assert (exchange.into, exchange.role) == ("operand", "exchange")
     assert [op.reads for op in plan.joint.ops if op.outputs == ("a_ copy",)] == [(copied,)] * bool(copied)
     assert plan.joint.bytes("a_") == plan.joint.bytes(exchange.reads[0]) == 4 * 256
 
@@ -57,7 +58,7 @@ def test_what_is_gathered_has_memory_of_its_own() -> None:
         plan = plan_of_calls({"x": t(4, 64)}, SIN, gathered("a", x), wait("a"), ("y", "relu.default", "a"))
         exchange = ops(plan)["a_"]
         assert exchange.reads == (x,)
-        assert (exchange.is_over, exchange.role, exchange.allocates) == (False, "exchange", True)
+        assert (exchange.into, exchange.role) == ("own", "exchange")
         assert plan.joint.bytes("a_") == 2 * 4 * 256
 
 
@@ -71,9 +72,11 @@ def test_gradients_are_exchanged_too(way: Any, is_over: bool) -> None:
         "pointwise g4 <- g3 x: 256",
     ]
     exchange = ops(plan)["g3"]
-    assert (exchange.is_over, exchange.role, exchange.allocates) == (is_over, "exchange", not is_over)
+    assert (exchange.into, exchange.role) == ("operand" if is_over else "own", "exchange")
     product = plan_of_calls({"x": g(4, 64), "w": t(64, 8)}, ("y", "mm.default", "x", "w"))
-    assert [op.role == "exchange" or op.is_over or op.allocates for op in product.joint.ops] == [False, False]
+    assert [(op.into, op.role) for op in product.joint.ops if isinstance(op, Extern)] == [
+        ("any", "product")
+    ] * 2
 
 
 @pytest.mark.parametrize(
@@ -137,8 +140,8 @@ def test_gradients_of_a_product_whose_columns_are_padded() -> None:
         f"pointwise g6 <- g1: {2048 * 16 * 128}",
         f"extern g3 <- g6 x: {2048 * 1001}",
     ]
-    assert [op.is_padded for op in plan.joint.ops] == [False, True, False, False, True, False, True]
-    assert [op.is_alone for op in plan.joint.ops] == [True, *[False] * 6]
+    assert each(plan, "is_padded") == [False, True, False, False, True, False, True]
+    assert each(plan, "is_alone") == [True, *[False] * 6]
     assert plan.joint.bytes("y") == 2 * 2048 * 1008
     assert plan.joint.bytes("y padded 1") == 2 * 512 * 1008
 
@@ -159,7 +162,7 @@ def test_a_product_with_a_bias_and_no_size_of_a_multiple_of_8() -> None:
 @pytest.mark.parametrize(
     ("c", "more", "expected"),
     [
-        (g(8, 16), {"beta": 2}, ("pointwise", 4 * 128, 128, 0, "g1", "outer")),
+        (g(8, 16), {"beta": 2}, ("pointwise", 4 * 128, 128, 0, "g1", "")),
         (g(16), {}, ("reduction", 4 * 16, 128, 16, "g1", "outer")),
         (g(8, 1), {}, ("reduction", 4 * 8, 128, 8, "g1", "outer")),
     ],

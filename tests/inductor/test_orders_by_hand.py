@@ -12,10 +12,7 @@ from graphflops.inductor.fusing import Kernel, fused, run_together
 from graphflops.inductor.lowering import JointGraph, Op
 from graphflops.inductor.plan import _Order, lowest_peak
 from graphflops.inductor.storing import realized
-
-
-def op(kind: Any, out: str, *reads: str, elements: int = 100, **more: Any) -> Op:
-    return Op(kind, (out,), reads, elements, 0, out, **more)
+from tests.inductor.one_call import op
 
 
 def kernel(out: str, *reads: str, inside: tuple[str, ...] = ()) -> Kernel:
@@ -260,8 +257,8 @@ def test_what_may_be_written_over() -> None:
     loop = Kernel((op("pointwise", "out", "x", "y", moved=frozenset({"y"})),), ("out",), (), ("x", "y"))
     assert loop.over == {"out": ("x",)}
     library = Kernel((op("extern", "out", "x"),), ("out",), (), ("x",))
-    assert (library.over, library.is_written) == ({}, False)
-    assert Kernel((op("extern", "out", "x", is_over=True),), ("out",), (), ("x",)).over == {"out": ("x",)}
+    assert library.over == {}
+    assert Kernel((op("extern", "out", "x", into="operand"),), ("out",), (), ("x",)).over == {"out": ("x",)}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from graphflops.devices import HOPPER
 from graphflops.inductor.lowering import JointGraph, Op
 from graphflops.inductor.partition import Partition
+from tests.inductor.one_call import CLASSES
 
 
 def joint(*ops: Op, sizes: dict[str, int], results: set[str]) -> JointGraph:
@@ -18,7 +19,8 @@ def joint(*ops: Op, sizes: dict[str, int], results: set[str]) -> JointGraph:
 
 
 def op(kind: Any, out: str, *reads: str, is_gradient: bool = False, **more: Any) -> Op:
-    return Op(kind, (out,), reads, 100, 0, out, is_gradient=is_gradient, **more)
+    made: Op = CLASSES[kind]((out,), reads, 100, 0, out, is_gradient=is_gradient, **more)
+    return made
 
 
 def test_a_cast_of_what_is_saved_is_computed_again() -> None:

@@ -15,12 +15,12 @@ from graphflops.analysis import as_graph
 from graphflops.devices import HOPPER
 from graphflops.inductor import library_calls
 from graphflops.inductor.library_calls import is_turned
-from graphflops.inductor.lowering import Op
+from graphflops.inductor.lowering import Extern, Loop, Op
 from graphflops.inductor.plan import Plan, Plans
 from graphflops.passes.attention import facts_of
 from graphflops.passes.bind import bind
 from graphflops.passes.price import price
-from tests.inductor.one_call import plan_of
+from tests.inductor.one_call import kept_of, kind_of, plan_of
 from tests.one_call import g, program_of
 from tests.support import t
 
@@ -50,7 +50,7 @@ def test_the_product_of_a_shared_weight_adds_the_other_gradient(shares: bool) ->
     plan = planned(Tied(shares), torch.zeros(4, 16, dtype=torch.int64), training=True)
     assert plan.backward is not None
     members = [op for kernel in plan.backward.kernels for op in kernel.members]
-    products = [op for op in members if op.kind == "extern"]
+    products = [op for op in members if isinstance(op, Extern)]
     assert len(products) == 2  # gradients of the rows and of the weight
     assert sorted(len(op.reads) for op in products) == [2, 3 if shares else 2]
 
@@ -70,9 +70,8 @@ class Columns(nn.Module):
 @pytest.mark.parametrize(("training", "copies"), [(False, 2), (True, 1)])
 def test_the_partitioner_copies_an_operand_once(training: bool, copies: int) -> None:
     plan = planned(Columns(), torch.zeros(4, 32, 24), training=training)
-    assert (
-        len([op for op in plan.joint.ops if op.moved and op.reads == ("x",) and not op.is_gradient]) == copies
-    )
+    moving = [op for op in plan.joint.ops if isinstance(op, Loop) and op.moved]
+    assert len([op for op in moving if op.reads == ("x",) and not op.is_gradient]) == copies
 
 
 class Image(nn.Module):
@@ -102,7 +101,7 @@ def test_what_lies_with_its_channels_last_is_not_copied(
     module, image = Image(size, before), torch.zeros(2, 96, 16, 16)
     plan = planned(module.to(memory_format=order), image.to(memory_format=order), training=False)
     ops = plan.joint.ops[len([*before.children()]) :]
-    made_by = [op for op in ops if op.kind == "pointwise" and op.outputs[0] not in plan.execution.values]
+    made_by = [op for op in ops if type(op) is Loop and op.outputs[0] not in plan.execution.values]
     assert [op.elements for op in made_by] == copied
 
 
@@ -111,7 +110,7 @@ def test_weights_of_one_channel_are_not_copied() -> None:
     image, full, depthwise = 2 * 96 * 16 * 16, 96 * 96 * 3 * 3, nn.Conv2d(96, 96, 3, bias=False, groups=96)
     module = nn.Sequential(nn.Conv2d(96, 96, 3, bias=False), depthwise)
     plan = planned(module, torch.zeros(2, 96, 16, 16), training=False)
-    assert [op.elements for op in plan.joint.ops if op.kind == "pointwise"] == [image, full]
+    assert [op.elements for op in plan.joint.ops if type(op) is Loop] == [image, full]
 
 
 @pytest.mark.parametrize(
@@ -157,17 +156,12 @@ def test_workspace_of_the_gradients_of_a_convolution(
         execution=Space(layouts=Space(platform=HOPPER)),
         elements=len,
         nbytes=lambda _: 11,
+        add_back=lambda *_, **more: added.append(more["workspace"]),
     )
-    back = Space(
-        forward=low,
-        joint=low.joint,
-        workspace=lambda _: 7,
-        add=lambda *_, **more: added.append(more["workspace"]),
-    )
-    of = Space(
-        call=main.calls[0], operands=("x0", "x1"), incoming=("g",), fresh={0: "gx", 1: "gw"}, beside={}
-    )
-    library_calls.convolution_gradient(back, of)  # type: ignore[arg-type]
+    gradient = Space(estimate=Space(workspace=7))
+    fresh, operands = {0: "gx", 1: "gw"}, ("x0", "x1")
+    of = Space(call=main.calls[0], operands=operands, incoming=("g",), fresh=fresh, gradient=gradient)
+    library_calls.convolution_gradient(low, of)  # type: ignore[arg-type]
     assert added == [workspace]
 
 
@@ -185,7 +179,7 @@ LABELS = t(10, dtype="int64")
 )
 def test_what_losses_reduce(name: str, operands: Any, expected: Any) -> None:
     ops: list[Op] = plan_of(f"aten.{name}.default", *operands).joint.ops
-    assert [(op.elements, op.kept) for op in ops] == expected
+    assert [(op.elements, kept_of(op)) for op in ops] == expected
 
 
 @pytest.mark.parametrize(
@@ -204,12 +198,12 @@ def test_a_pooling_that_leaves_one_position_is_a_mean(
     shape: tuple[int, ...], size: tuple[int, ...], kind: str
 ) -> None:
     (op,) = plan_of(f"aten.adaptive_avg_pool{len(size)}d.default", t(*shape), size).joint.ops
-    assert op.kind == kind
+    assert kind_of(op) == kind
 
 
 def test_a_row_of_ones_and_zeros_is_computed_where_it_is_read() -> None:
     (op,) = plan_of("aten.one_hot.default", t(10, dtype="int64"), 8).joint.ops
-    assert (op.kind, op.elements, op.recomputable) == ("pointwise", 80, True)
+    assert (kind_of(op), op.elements, op.recomputable) == ("pointwise", 80, True)
 
 
 @pytest.mark.parametrize(("padding", "padded"), [(1, [4 * 2 * 8 * 8 * 8]), (0, [])])
@@ -292,14 +286,16 @@ def test_a_part_of_what_is_given_is_written_where_it_lies(way: str) -> None:
 def test_what_is_added_by_index_is_computed_by_the_kernel_that_adds_it() -> None:
     plan = plan_of("aten.index_add.default", g(100, 64), 0, t(20, dtype="int64"), g(20, 64))
     assert [op.role == "adding" for op in plan.joint.ops if not op.is_gradient] == [False, True]
-    assert [(op.kind, op.elements) for op in plan.joint.ops if op.is_gradient] == [("pointwise", 20 * 64)]
+    assert [(kind_of(op), op.elements) for op in plan.joint.ops if op.is_gradient] == [("pointwise", 20 * 64)]
     whole = plan_of(
         "aten.index_add.default", *[t(9, 4, dtype="int64"), 0, t(2, dtype="int64"), t(2, 4, dtype="int64")]
     )
-    assert [op.kind for op in whole.joint.ops] == ["extern"]  # Triton adds no integers of 64 bits in memory
+    assert [kind_of(op) for op in whole.joint.ops] == [
+        "extern"
+    ]  # Triton adds no integers of 64 bits in memory
 
 
 def test_gradients_of_bags_are_added_by_aten() -> None:
     indices, offsets = t(6, dtype="int64"), t(3, dtype="int64")
     plan = plan_of("aten.embedding_bag.default", g(10, 8), indices, offsets, outputs=4)
-    assert [op.kind for op in plan.joint.ops if op.is_gradient] == ["extern"]
+    assert [kind_of(op) for op in plan.joint.ops if op.is_gradient] == ["extern"]

@@ -38,6 +38,7 @@ def backward_bytes(op: str, *given: Any, **more: Any) -> Any:
         ("avg_pool2d.default", (t(2, 3, 8, 8), (2, 2)), 1, 0),
         # Of two axes the first result of a roll is there while the second is made.
         ("roll.default", (t(4, 8), (1, 2), (0, 1)), 1, 4 * 4 * 8),
+        ("roll.default", (t(4, 8, 2), (1, 2, 1), (0, 1, 2)), 1, 2 * 4 * 4 * 8 * 2),  # and both, while the third is
         ("roll.default", (t(4, 8), (1,), (0,)), 1, 0),
         ("roll.default", (t(4, 8), 1), 1, 0),
         ("mse_loss.default", (t(10, 8), t(10, 8)), 1, 0),

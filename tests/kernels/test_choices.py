@@ -104,7 +104,7 @@ def test_what_time_converts_is_what_memory_holds() -> None:
     image = 32 * 1024 * 14 * 14 * 2
     found = problem("forward", "bfloat16", (32, 1024, 14, 14), (1024, 1024, 1, 1), 14)
     held = cudnn.workspace(found.conv, "forward", Layout(), HOPPER)
-    converted = found.converted(found.x, found.weight, found.out)
+    converted = found.converted("xwo")
     assert held == sum(kernel.written_bytes for kernel in converted if kernel.family == "copy")
     assert held in (0, 2 * image)
 
@@ -123,7 +123,7 @@ def test_memory_and_time_take_the_same_way(phase: str) -> None:
         conv, way = found.conv, found.way
         ways.add(way)
         held = cudnn.workspace(conv, phase, Layout(), HOPPER)
-        written = sum(kernel.written_bytes for kernel in found.converted(found.x, found.weight, found.out))
+        written = sum(kernel.written_bytes for kernel in found.converted("xwo"))
         assert isinstance(held, int)
         if way in ("as_it_lies", "converted", "operands_converted", "scalar"):
             assert held == written

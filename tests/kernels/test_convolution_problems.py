@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from graphflops.kernels.call import ConcreteCall
-from graphflops.kernels.convolution import alignment_of, power_of_two, up
+from graphflops.kernels.convolution import Convolution, alignment_of, power_of_two, up
 from graphflops.kernels.cudnn import Problem
 from graphflops.kernels.kernel import Rows, Strided
 from graphflops.kernels.lower import forward_kernels
@@ -43,6 +43,29 @@ def test_channels_with_several_filters_each_have_a_kernel_where_they_are_innermo
     found = problem((2, 8, 8, 8), (filters, 1, 3, 3), (1, 1), (1, 1), (1, 1), 8, last=last)
     assert found.is_channels_last is last
     assert found.is_each is expected
+
+
+@pytest.mark.parametrize(
+    ("stride", "padding", "dilation", "expected"),
+    [
+        ((1, 1), (1, 1), (1, 1), False),
+        ((1, 1), (2, 2), (2, 2), True),
+        ((2, 2), (1, 1), (1, 1), False),
+        ((2, 2), (2, 2), (2, 2), True),
+        ((1, 1), (1, 2), (1, 2), True),
+        ((1, 1), "same", (2, 2), False),  # what is padded is not known
+    ],
+)
+def test_windows_whose_positions_lie_apart(stride: Any, padding: Any, dilation: Any, expected: bool) -> None:
+    found = problem((2, 8, 16, 17), (8, 1, 3, 3), stride, padding, dilation, 8)
+    assert found.sizes.is_dilated is expected
+
+
+@pytest.mark.parametrize(("dilation", "expected"), [(1, False), (2, True)])
+def test_windows_of_onnx_that_are_padded_at_one_end(dilation: int, expected: bool) -> None:
+    """A sequence as it is known at each time: all padding is before the first element."""
+    conv = Convolution(t(2, 8, 16), t(8, 8, 3), t(2, 8, 16), (1,), (2 * dilation, 0), 1, False)
+    assert conv.is_dilated is expected
 
 
 def test_what_each_pass_reads_and_writes() -> None:

@@ -396,11 +396,13 @@ def test_bytes_beside_a_convolution_and_its_gradients(
     layout: Layout, gathered: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Copies of an operand with gaps."""
-    own = {"forward": 10**6, INPUT: 2 * 10**6, WEIGHT: 3 * 10**6}
+    for phase, copied in (("forward", gathered), (INPUT, 0), (WEIGHT, gathered)):
+        dense = cudnn.workspace(CONV, phase, replace(layout, gaps=False), HOPPER)
+        assert cudnn.workspace(CONV, phase, layout, HOPPER) == dense + copied
+    own = {INPUT: 2 * 10**6, WEIGHT: 3 * 10**6}
     monkeypatch.setattr(cudnn, "workspace", lambda conv, phase, *_: own[phase])
     strides = row_major(CONV.out.shape)
-    assert cudnn.forward_bytes(CONV, layout, HOPPER) == 10**6 + gathered
-    both = [2 * 10**6, 3 * 10**6 + gathered]
+    both = [2 * 10**6, 3 * 10**6]
     assert [*cudnn.gradient_bytes(CONV, layout, strides, HOPPER)] == both
     for wanted, expected in ((("wants_x",), both[:1]), (("wants_weight",), both[1:]), ((), [])):
         none = {"wants_x": False, "wants_weight": False}

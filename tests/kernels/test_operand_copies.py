@@ -82,7 +82,7 @@ def test_the_gradient_of_a_prelu_is_summed_to_its_channels() -> None:
     """96 parameters for images 128 wide: the gradient in the shape of the images, and parts of 96 sums only."""
     images, parameters = g(4, 96, 128, 128, dtype=BFLOAT16), g(96, dtype=BFLOAT16)
     execution, call = eager("aten.prelu.default", images, parameters)
-    (_, (wide, parts)) = execution.gradient_buffers(call, False)[1]
+    (_, (wide, parts)) = execution.gradient_kernels(call, False).buffers
     assert wide == 2 * 4 * 96 * 128 * 128
     assert parts < 4 * 96 * 1024  # at most 1,024 blocks share a sum
     (rows,) = [

@@ -23,8 +23,8 @@ def test_segments_follow_one_another_at_multiples_of_2_mib() -> None:
 
 def test_a_new_allocator_has_nothing() -> None:
     allocator = Allocator()
-    assert (allocator.requested, allocator.allocated, allocator.reserved) == (0, 0, 0)
-    assert (allocator.peak_requested, allocator.peak_allocated, allocator.peak_reserved) == (0, 0, 0)
+    assert (allocator.allocated, allocator.reserved) == (0, 0)
+    assert (allocator.peak_allocated, allocator.peak_reserved) == (0, 0)
 
 
 def test_a_free_block_has_no_request() -> None:

@@ -88,9 +88,9 @@ def test_a_gradient_that_is_one_number_is_copied_for_products(
     execution = eager(tensors, ("y", op, *operands))
     (call,) = execution.calls
     assert execution.repeated_bytes(call) == repeated
-    assert execution.gradient_buffers(call, True) == ((), ((repeated,),) * buffers)
-    assert execution.sums_afterwards(call) is is_afterwards
-    assert execution.transposes_gradient(call) is is_transposed
+    assert execution.gradient_kernels(call, True)[:2] == ((), ((repeated,),) * buffers)
+    assert execution.gradient_kernels(call, False).sums_afterwards is is_afterwards
+    assert execution.gradient_kernels(call, False).is_transposed is is_transposed
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_buffers_of_the_gradients_of_a_sequence() -> None:
     """One that repeats one number is copied whole for both kernels of the convolution."""
     execution = eager(SEQUENCE, CONV)
     call = execution.calls[0]
-    assert execution.gradient_buffers(call, False) == ((), ((0,), (0,)))
+    assert execution.gradient_kernels(call, False)[:2] == ((), ((0,), (0,)))
     assert (execution.backward_bytes(call), execution.repeated_bytes(call)) == (0, 4 * 2 * 4 * 48)
 
 
@@ -170,32 +170,32 @@ def test_buffers_of_gradients_that_are_formulas() -> None:
         execution = eager({"x": g(40, 30)}, call)
         one = execution.calls[0]
         is_softmax = call[1] == "softmax.int"
-        assert execution.gradient_buffers(one, False) == ((4 * count,), ([],))
+        assert execution.gradient_kernels(one, False)[:2] == ((4 * count,), ([],))
         assert execution.backward_bytes(one) == 4 * count
         assert execution.repeated_bytes(one) == 4 * count * (2 if is_softmax else 1)
-        assert execution.gradient_buffers(one, True) == ((), ((4 * count * (2 if is_softmax else 1),),))
+        assert execution.gradient_kernels(one, True)[:2] == ((), ((4 * count * (2 if is_softmax else 1),),))
 
 
 def test_calls_without_a_gradient_need_no_buffers() -> None:
     execution = eager({"x": t(40, 30)}, ("y", "softmax.int", "x", -1))
     (call,) = execution.calls
-    assert execution.gradient_buffers(call, False) == ((), ((0,),))
+    assert execution.gradient_kernels(call, False)[:2] == ((), ((0,),))
     execution = eager({"x": t(8, 64), "w": t(64, 16)}, ("y", "mm.default", "x", "w"))
     (call,) = execution.calls
-    assert execution.gradient_buffers(call, False) == ((), ((0,),))
-    assert not execution.sums_afterwards(call)
+    assert execution.gradient_kernels(call, False)[:2] == ((), ((0,),))
+    assert not execution.gradient_kernels(call, False).sums_afterwards
 
 
 def test_a_convolution_adds_its_bias_with_the_rest() -> None:
     given = {"x": g(2, 8, 50), "w": g(4, 8, 3), "b": g(4)}
     execution = eager(given, (*CONV, "b"))
     (call,) = execution.calls
-    assert not execution.sums_afterwards(call)
-    assert not execution.transposes_gradient(call)
-    assert len(execution.gradient_buffers(call, False)[1]) == 3
+    assert not execution.gradient_kernels(call, False).sums_afterwards
+    assert not execution.gradient_kernels(call, False).is_transposed
+    assert len(execution.gradient_kernels(call, False).buffers) == 3
 
 
 def test_views_that_are_overwritten_are_copied_before_the_buffers_of_the_call() -> None:
     calls = A, PART, ("w", "mul_.Tensor", "v", 2.0)
     execution = eager({"x": g(4, 64)}, *calls)
-    assert execution.gradient_buffers(execution.calls[-1], False) == ((), ([WHOLE_AND_PART],))
+    assert execution.gradient_kernels(execution.calls[-1], False)[:2] == ((), ([WHOLE_AND_PART],))

@@ -136,7 +136,7 @@ def test_products_copy_what_they_cannot_merge(
 def test_biases_add_up_rows_by_many_blocks() -> None:
     """Each block leaves a partial result of float32 for each of 32 columns."""
     execution, call = eager("aten.linear.default", g(4096, 64), g(32, 64), g(32))
-    ((partial, semaphores),) = execution.gradient_buffers(call, False)[1]
+    ((partial, semaphores),) = execution.gradient_kernels(call, False).buffers
     assert partial % (4 * 32) == 0
     assert semaphores == 4
     assert execution.backward_bytes(call) == partial + semaphores
@@ -148,9 +148,9 @@ def test_biases_add_up_rows_by_many_blocks() -> None:
 
 def test_gradients_that_repeat_one_number_are_written_out_for_products() -> None:
     execution, call = eager("aten.linear.default", g(8, 64), g(32, 64))
-    assert execution.gradient_buffers(call, True) == ((), ((4 * 8 * 32,), (4 * 8 * 32,)))
+    assert execution.gradient_kernels(call, True)[:2] == ((), ((4 * 8 * 32,), (4 * 8 * 32,)))
     execution, call = eager("aten.relu.default", g(4, 64))
-    assert execution.gradient_buffers(call, True) == ((), ((0,),))
+    assert execution.gradient_kernels(call, True)[:2] == ((), ((0,),))
 
 
 # Against PyTorch: what `saved_tensors_hooks` see of a call besides its operands and its result.
@@ -265,7 +265,7 @@ def test_fused_attention_adds_up_gradients_in_float32() -> None:
     assert execution.saved_bytes(call) == 4 * ROWS
     own = 4 * ROWS * (64 + 1)
     assert execution.backward_bytes(call) == own + 2 * 2 * Q
-    assert execution.gradient_buffers(call, False) == ((), ([2 * Q, 2 * Q, own],))
+    assert execution.gradient_kernels(call, False)[:2] == ((), ([2 * Q, 2 * Q, own],))
     assert execution.saved_values(call) == ["x0", "x1", "x2", "y0"]
     whole, call = eager(SDPA, query, query, query)
     assert whole.backward_bytes(call) == own

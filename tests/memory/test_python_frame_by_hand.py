@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from graphflops.execution.python_frame import Frame
+from graphflops.execution.python_frame import Frame, begun
 from graphflops.execution.source_lines import CodeLine, statements
 from graphflops.graph import Node, Ref
 
@@ -22,24 +22,21 @@ def line(text: str, number: int = 10, module: str = "block") -> CodeLine:
 
 def frame(text: str, number: int = 10, **fields: Any) -> Frame:
     """A function whose statement is that of a line, at its first call."""
-    found = Frame(line("", number - 1), (), 0, "self", **fields)
-    found.start(line(text, number), 3)
-    return found
+    own = line(text, number)
+    return Frame((own,), 3, "self", own, begun(own, "self", 3), **fields)
 
 
 def test_a_line_begins_with_its_first_statement() -> None:
-    found = frame("a = f(x); b = g(a)", ran=2, inside="conv")
+    found = begun(line("a = f(x); b = g(a)"), "self", 3)
     assert (found.first, found.ran, found.inside, found.part, found.opened) == (3, 0, "", 0, 10)
-    assert [part.targets for part in found.parts] == [("a",), ("b",)]
+    assert found.statement.targets == ("a",)
 
 
 def test_statements_of_a_line_run_in_turns() -> None:
-    found = frame("a = f(x); b = g(a)")
-    for place, part in enumerate((1, 0, 1), 4):
-        found.start_next(place)
-        assert (found.part, found.first, found.opened) == (part, place, 10)
-    found.start(line("c = h(b)", 11), 7)
-    assert (found.part, found.opened, len(found.parts)) == (0, 11, 1)
+    for part, target in enumerate("abab"):
+        found = begun(line("a = f(x); b = g(a)"), "self", 4, part)
+        assert (found.part, found.first, found.opened) == (part % 2, 4, 10)
+        assert found.statement.targets == (target,)
 
 
 @pytest.mark.parametrize(
@@ -60,19 +57,19 @@ def test_a_turn_ends_where_the_next_module_is_called(
     text: str, ran: int, inside: str, child: str, ends: bool
 ) -> None:
     found = frame(text)
-    found.ran, found.inside = ran, inside
+    found.running.ran, found.running.inside = ran, inside
     assert found.is_done(RELU, child) is ends
 
 
 def test_the_last_operator_of_a_statement_is_counted_each_time() -> None:
-    found = frame("x = self.act(x) + x + z")
+    found = frame("x = self.act(x) + x + z").running
     for node, child, ran in ((RELU, "act", 0), (ADD, "", 1), (ADD, "", 2)):
         found.count(node, child)
         assert (found.ran, found.inside) == (ran, child)
 
 
 def test_several_calls_inside_of_one_module_count_once() -> None:
-    found = frame("x = self.act(x)")
+    found = frame("x = self.act(x)").running
     for child, ran in (("act", 1), ("act", 1), ("other", 1), ("act", 2)):
         found.count(RELU, child)
         assert found.ran == ran
@@ -82,8 +79,8 @@ def test_several_calls_inside_of_one_module_count_once() -> None:
 def test_one_more_is_added_where_a_variable_beside_a_number_holds_a_tensor(
     held: tuple[str, ...], ran: int, is_done: bool
 ) -> None:
-    found = frame("x = x + g * f(y * (1 + a) + b)")
-    found.variables, found.ran = dict.fromkeys(held, ("tensor",)), ran
+    found = frame("x = x + g * f(y * (1 + a) + b)", variables=dict.fromkeys(held, ("tensor",)))
+    found.running.ran = ran
     assert found.is_done(ADD, "") is is_done
 
 
@@ -103,7 +100,7 @@ def test_a_statement_ends_when_all_that_it_runs_has_run(
     ran: int, inside: str, node: Node, child: str, is_done: bool
 ) -> None:
     found = frame("x = self.act(x) + z; y = x.sum()")
-    found.ran, found.inside = ran, inside
+    found.running.ran, found.running.inside = ran, inside
     assert found.is_done(node, child) is is_done
 
 
@@ -127,11 +124,11 @@ def test_whether_an_expression_goes_on(opened: str, text: str, number: int, goes
 
 
 def test_a_line_of_another_file_function_or_module_is_of_another_run() -> None:
-    found = frame("x = f(x)")
-    assert found.runs(found.line)
-    assert found.runs(line("y = g(x)", 11))
+    found = line("x = f(x)")
+    assert found.is_beside(found)
+    assert found.is_beside(line("y = g(x)", 11))
     for other in ({"file": "other.py"}, {"function": "helper"}, {"module": "head"}):
-        assert not found.runs(replace(line("x = f(x)"), **other))
+        assert not found.is_beside(replace(line("x = f(x)"), **other))
 
 
 def test_a_function_begins_again_at_its_first_line() -> None:
@@ -180,7 +177,6 @@ def test_what_a_statement_calls_and_what_it_runs_last(
 def test_after_the_last_statement_of_a_line_comes_the_first() -> None:
     """In a loop's next turn: the sum is of the second, the relu begins again."""
     found = frame("x = torch.relu(x); y = x.sum()")
-    found.start_next(4)
-    assert found.part == 1
+    found.running = begun(found.line, "self", 4, 1)
     assert found.is_done(RELU, "")
     assert not found.is_done(SUM, "")

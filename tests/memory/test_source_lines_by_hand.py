@@ -197,7 +197,7 @@ def test_the_variables_that_hold_the_modules_of_each_file() -> None:
         )
     ]
     assert module_variables(nodes) == {"/home/me/a.py": "model"}
-    inside = replace(nodes[0], module="part.act")
+    inside = replace(nodes[0], module="part.act", module_stack=f"{stack};L2,part.act,mine.Act")
     assert module_variables([*nodes, inside]) == {"/home/me/a.py": "model", "/home/me/b.py": "self"}
 
 

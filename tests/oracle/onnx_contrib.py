@@ -614,7 +614,7 @@ def derive(case: Case) -> tuple[Any, ...]:
     attributes = {
         key: tuple(value) if isinstance(value, list) else value for key, value in case.attributes.items()
     }
-    if "outputs" in rule.parameters:
+    if "outputs" in rule.signature.keywords:
         attributes["outputs"] = case.results
     operands = [typed(value) for value in case.operands]
     estimate = rule.price(f"{case.domain or 'onnx'}.{case.op}.{case.version}", *operands, **attributes)

@@ -225,14 +225,12 @@ ELEMENTWISE = [
 
 @pytest.mark.parametrize("rule", ELEMENTWISE, ids=lambda rule: rule.key)
 def test_every_gradient_has_its_operand_s_type(rule) -> None:
-    names = [
-        name for name in rule.parameters[: rule.positional] if name not in ("n", "p", "dim", "generator")
-    ]
+    names = [name for name in rule.signature.positional if name not in ("n", "p", "dim", "generator")]
     arguments = {
         name: t(8) if rule.key == "aten.prelu" and name == "weight" else t(4, 8) for name in names
     } | {"rounding_mode": None, "dim": -1, "n": 1}
-    arguments = {name: value for name, value in arguments.items() if name in rule.parameters}
-    if rule.variadic:
+    arguments = {name: value for name, value in arguments.items() if name in rule.signature.names}
+    if rule.signature.is_variadic:
         arguments["*"] = ()
     estimate = rule.call(arguments)
     found = find_backward(rule.key)

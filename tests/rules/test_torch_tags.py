@@ -103,21 +103,21 @@ def test_rules_take_the_arguments_of_every_overload_they_serve(torch: Any) -> No
 
 def complaints(rule: Rule, name: str, schema: Any) -> Iterator[str]:
     """What the schema allows in a call and the rule would refuse, and what the rule asks for and no call can give."""
-    arguments = [x for x in schema.arguments if not x.is_out]
+    taken, arguments = rule.signature, [x for x in schema.arguments if not x.is_out]
     by_position = [x for x in arguments if not x.kwarg_only]
     required = [x for x in arguments if not x.has_default_value()]
     if not orders(name):
-        if not rule.variadic and len(by_position) > rule.positional:
-            yield f"{rule.key} takes {rule.positional} arguments by position, not {len(by_position)}"
-        if not rule.open_ended:
+        if not taken.is_variadic and len(by_position) > len(taken.positional):
+            yield f"{rule.key} takes {len(taken.positional)} arguments by position, not {len(by_position)}"
+        if not taken.is_open:
             named = {x.name for x in arguments if x.kwarg_only or x.has_default_value()}
-            for missing in sorted(named - DROPPED - UNNAMEABLE - set(rule.parameters)):
+            for missing in sorted(named - DROPPED - UNNAMEABLE - set(taken.names)):
                 yield f"{rule.key} has no parameter {missing}"
-    needed = sum(parameter not in rule.optional for parameter in rule.parameters[: rule.positional])
+    needed = sum(parameter not in taken.optional for parameter in taken.positional)
     if needed > len(required):
         yield f"{rule.key} requires {needed} arguments, not {len(required)}"
-    for keyword in rule.keywords:
-        if keyword not in rule.optional and not any(means(keyword, x.name) for x in arguments):
+    for keyword in taken.keywords:
+        if keyword not in taken.optional and not any(means(keyword, x.name) for x in arguments):
             yield f"{rule.key} requires {keyword}, which no argument means"
 
 

@@ -8,16 +8,18 @@ import pytest
 from msgspec.structs import replace
 
 from graphflops.devices import HOPPER
+from graphflops.inductor.lowering import Extern
 from graphflops.inductor.plan import Plans
 from graphflops.kernels.kernel import Convolution, Kernel, Product, Recurrence
 from graphflops.time.compiled import (
     CompiledLauncher,
     _host_seconds,
     _image_kernels,
-    _padded,
+    _of_product,
     _slow_gradient,
     _slow_result,
 )
+from tests.inductor.one_call import plan_of
 from tests.one_call import g, program_of
 from tests.support import t
 from tests.time.one_call import one_call
@@ -91,7 +93,10 @@ def test_convolutions_with_channels_innermost(sizes: Convolution, copies: int) -
 
 
 def test_products_are_rounded_up_to_eight() -> None:
-    found = _padded([Kernel("matmul", "bfloat16", sizes=Product(12, 30, 64, 3))] * 2)
+    plan = plan_of("aten.mm.default", t(12, 64), t(64, 30))
+    (call,), op = plan.execution.calls, Extern(("y",), ("x0", "x1"), 360, 0, "y", is_padded=True)
+    given = [Kernel("matmul", "bfloat16", sizes=Product(12, 30, 64, 3))] * 2
+    found = _of_product(call, op, given, plan.execution.layouts)
     assert [kernel.sizes for kernel in found] == [Product(16, 32, 64, 3)] * 2
 
 

@@ -156,6 +156,20 @@ def test_depthwise_convolutions_have_a_thread_for_each_result() -> None:
     assert gradient == pytest.approx(results * (2 + taps * 3) / 4e6, rel=1e-3)
 
 
+def test_a_kernel_of_tiles_goes_over_the_image_where_that_is_faster() -> None:
+    """At each of 8 x 8 places all 9 taps for half a cycle, after 64 cycles, whatever the stride."""
+    rates = {**TRAFFIC, "elements": 0.5, "position": 3.0, "tiles": 64.0, "tiled": 0.5}
+    known = with_rates("convolution.depthwise", rates, clock_hz=1e6, bandwidth=1e15)
+    tiled = (64 + 2 * 16 * 64 * 9 * 0.5) / 4e6
+    assert seconds(depthwise(side=3), known) == pytest.approx(tiled, rel=1e-3)
+    direct = 2 * 16 * 2 * 2 * (2 + 9 * 3) / 4e6  # of few windows
+    assert seconds(depthwise(side=3, stride=4), known) == pytest.approx(direct, rel=1e-3)
+    kernel = depthwise(side=3)
+    dilated = replace(kernel, sizes=replace(kernel.sizes, is_dilated=True))
+    assert seconds(dilated, known) == pytest.approx(2 * 16 * 64 * (2 + (22 / 8) ** 2 * 3) / 4e6, rel=1e-3)
+    assert seconds(depthwise(side=7), known) > 5 * tiled  # no such kernel
+
+
 def test_gradients_of_depthwise_convolutions_repeat_work() -> None:
     """The input's tries every tap at every position of the image; the weight's goes by warps, two more for an image."""
     known = with_rates("convolution.depthwise", {**TRAFFIC, "work": 1.0}, clock_hz=1e6, bandwidth=1e15)

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from graphflops.dims import symbol
+from graphflops.inductor.fusing import Kernel
+from graphflops.inductor.lowering import Loop, Reduction
 from graphflops.kernels.call import Sizes
 from graphflops.kernels.kernel import Rows
 from graphflops.time.compiled import Written
@@ -16,15 +18,8 @@ from tests.support import t
 
 
 def op(node: str = "y", reads: str = "", outputs: str = "o", elements: int = 100, **more: Any) -> Any:
-    fields = {"parts": {}, "computes": (), "part_bytes": 0, "kind": "pointwise", "kept": 0, "is_inner": True}
-    facts = {"is_gradient": False, "role": ""}
-    own = {
-        "node": node,
-        "reads": tuple(reads.split()),
-        "outputs": tuple(outputs.split()),
-        "elements": elements,
-    }
-    return Space(**{**fields, **facts, **own, **more})
+    kind = Reduction if "kept" in more else Loop
+    return kind(tuple(outputs.split()), tuple(reads.split()), elements, 0, node, **more)
 
 
 BYTES = {"a": 400, "b": 800, "o": 400, "p": 200, "z": 400}
@@ -44,7 +39,7 @@ def written(
 
 
 def planned(*members: Any, reads: str = "", outputs: str = "o") -> Any:
-    return Space(members=list(members), reads=tuple(reads.split()), outputs=tuple(outputs.split()))
+    return Kernel(members, tuple(outputs.split()), (), tuple(reads.split()))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +158,7 @@ def slow(name: str, *given: Any, **more: Any) -> float:
 def test_slow_instructions_by_call() -> None:
     assert slow("exp.default", t(4, 8)) == 2.25
     assert slow("exp.default", t(4, 8), outputs="other") == 0  # a value on the way to it
-    assert slow("exp.default", t(4, 8), kind="reduction") == 0
+    assert slow("exp.default", t(4, 8), kept=4) == 0
     assert slow("erf.default", g(4, 8), is_gradient=True) == 1.75
     assert (
         slow("embedding.default", g(10, 8), t(4, dtype="int64"), is_gradient=True, role="adding", reads="g")

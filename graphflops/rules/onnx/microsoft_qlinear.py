@@ -268,7 +268,7 @@ class Between(Derived):
         super().__init__(of_floats, order="x x_scale x_zero_point y_scale y_zero_point", **given)
 
     def __call__(self, *_: object, **given: Any) -> Estimate:
-        x, x_scale, x_zero_point, y_scale, y_zero_point = (given.pop(name, None) for name in self.order or ())
+        x, x_scale, x_zero_point, y_scale, y_zero_point = (given.pop(name, None) for name in self.order)
         estimate = self.__wrapped__(x, **given, **self.given)
         return between(estimate, ((x, x_zero_point),), y_zero_point, x_scale, y_scale)
 

@@ -17,7 +17,7 @@ import torch
 from msgspec.structs import replace
 
 from graphflops.devices import Calibration, Device, Host, Launch, complete, device, published, with_rates
-from graphflops.errors import OptionError, RunError, shown
+from graphflops.errors import OptionError, RunError, first_line, shown
 from graphflops.kernels.kernel import Kernel
 from graphflops.runtime.machine import machine_bytes
 from graphflops.runtime.profile.constants import fitted
@@ -281,7 +281,7 @@ def measure(clock: Clock, limit: float, progress: Progress | None = None) -> Mea
             seconds = _seconds(clock, trial)
             found.kernels += [] if seconds is None else [(trial.kernel, seconds)]
         except _REFUSED as error:
-            found.refused[str(error).strip().partition("\n")[0] or type(error).__name__] += 1
+            found.refused[first_line(error)] += 1
     return found
 
 
