@@ -48,7 +48,7 @@ _SORTED_BY_BLOCK, _SORTED_ALONE = limits("aten_2", "sort", "block", "alone")
 # Operands that autograd saves although only their shape is needed, by operator (derivatives.yaml of PyTorch).
 _KEPT_OPERAND = {
     **dict.fromkeys(("max_pool", "adaptive_max_pool", "adaptive_avg_pool", "pad", "masked_select"), 0),
-    **dict.fromkeys(("gather", "pow", "take", "real_fourier"), 0),
+    **dict.fromkeys(("gather", "pow", "take", "real_fourier", "nll_loss"), 0),
     **dict.fromkeys(("index_add", "index_copy"), 2),
 }
 

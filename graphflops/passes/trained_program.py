@@ -24,7 +24,16 @@ from graphflops.graph import Graph, Input, Node, Note, Output, Ref, tensor_type
 from graphflops.passes.bind import bind
 from graphflops.passes.gradients import wants, with_checkpoints
 from graphflops.passes.price import Pricer
-from graphflops.rules.added_calls import added, autocast, converted, cross_entropy, linear, scaled, viewed
+from graphflops.rules.added_calls import (
+    added,
+    autocast,
+    converted,
+    cross_entropy,
+    linear,
+    log_softmax,
+    scaled,
+    viewed,
+)
 from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT64, DType, TensorType, flat
 from graphflops.training import Precision, Training, matched, some
 
@@ -257,6 +266,18 @@ def _eligible(value: Any) -> TensorType | None:
     return value if is_tensor else None
 
 
+def _parts(node: Node, types: Mapping[str, Any]) -> list[Node]:
+    """The two calls of a cross-entropy with classes; autocast converts what is between them (LossNLL.cpp of ATen)."""
+    given = node.arguments() if node.operator.name == "cross_entropy_loss" else {}
+    x, labels = (tensor_type(given.get(name), types) for name in ("x", "labels"))
+    is_plain = x is not None and labels is not None and not labels.dtype.is_floating
+    if x is None or not is_plain or given.get("label_smoothing") or node.operator.dialect != "aten":
+        return [node]
+    name = f"{node.name}_log_softmax"
+    first = log_softmax(node, name, node.args[0], min(x.rank - 1, 1), x.dtype)
+    return [first, replace(node, op="aten.nll_loss_nd.default", args=(Ref(name), *node.args[1:]))]
+
+
 class _Conversion(Record, frozen=True):
     """Converts the type of most parameters to a wanted type, and products to a lower type as autocast does."""
 
@@ -275,11 +296,12 @@ class _Conversion(Record, frozen=True):
         marks = dict(graph.recomputed)
         for recorded in graph.nodes:
             node = self.with_nested(self.with_type(recorded), types)
-            for call in [node] if self.lower is None else self.autocast(node, types, self.lower):
-                self.derive(call, types, graph)
-                nodes.append(call)
-                if node.name in marks:
-                    marks[call.name] = marks[node.name]
+            for part in [node] if self.lower is None else _parts(node, types):
+                for call in [part] if self.lower is None else self.autocast(part, types, self.lower):
+                    self.derive(call, types, graph)
+                    nodes.append(call)
+                    if node.name in marks:
+                        marks[call.name] = marks[node.name]
         return replace(graph, nodes=tuple(nodes), types=types, recomputed=marks)
 
     def autocast(self, node: Node, types: Mapping[str, Any], lower: DType) -> list[Node]:

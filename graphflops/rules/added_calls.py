@@ -25,6 +25,7 @@ linear = partial(_call, "aten.linear.default")  # x by the transposed weight
 scaled = partial(_call, "aten.mul.Tensor")  # x times a number
 added = partial(_call, "aten.add.Tensor")  # the sum of two tensors
 viewed = partial(_call, "aten.view.default")  # x with another shape
+log_softmax = partial(_call, "aten.log_softmax.int")  # of x along an axis, in an element type
 cross_entropy = partial(_call, "aten.cross_entropy_loss.default")  # mean cross-entropy of logits and classes
 
 

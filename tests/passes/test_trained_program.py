@@ -98,6 +98,29 @@ def test_autocast_converts_products_and_their_operands():
     assert norm.outputs[0].type.dtype.name == "float32"
 
 
+def test_autocast_converts_inside_a_cross_entropy():
+    """`cross_entropy_loss` of ATen asks `log_softmax` for the operand's type, and autocast `nll_loss` for float32."""
+
+    class Classes(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(D, 4096, bias=False)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(self.layer(x), y)
+
+    rows, wide = 64, 64 * 4096
+    program = torch.export.export(Classes(), (torch.randn(rows, D), torch.zeros(rows).long()))
+    report = analyze(program, device="h200", training=Training(precision="bf16-mixed"), execution="eager")
+    assert [(row.op, row.outputs[0].type.dtype.name) for row in report.rows[-3:]] == [
+        ("aten.log_softmax.int", "bfloat16"),
+        ("aten._to_copy.default", "float32"),
+        ("aten.nll_loss_nd.default", "float32"),
+    ]
+    # Logarithms, their copy, which nll_loss keeps, and its gradient; x in both types, y and the loss.
+    assert report.step().peak_bytes == (2 + 4 + 4) * wide + (2 + 4) * rows * D + 8 * rows + 4
+
+
 def test_a_weight_used_twice_is_converted_once():
     class Twice(torch.nn.Module):
         def __init__(self) -> None:
