@@ -275,7 +275,7 @@ def _parts(node: Node, types: Mapping[str, Any]) -> list[Node]:
         return [node]
     name = f"{node.name}_log_softmax"
     first = log_softmax(node, name, node.args[0], min(x.rank - 1, 1), x.dtype)
-    return [first, replace(node, op="aten.nll_loss_nd.default", args=(Ref(name), *node.args[1:]))]
+    return [first, replace(node, op="aten.nll_loss_nd.default", args=(Ref(name), *node.args[1:5]))]
 
 
 class _Conversion(Record, frozen=True):
