@@ -245,7 +245,7 @@ class Written:
 
     def _is_split_scan(self, op: Reduction) -> bool:
         """Whether several blocks share a row along an outer axis, as when there are few rows (`SplitScan` of inductor)."""
-        if op.role != "scan" or op.is_inner:
+        if op.role != "scan" or op.is_inner or not op.kept:
             return False
         platform, length = self.plan.execution.layouts.platform, op.elements // op.kept
         return len(split_lengths(op.kept, length, platform, is_inner=False, of_moments=False)) > 1
