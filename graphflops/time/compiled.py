@@ -224,6 +224,10 @@ class Written:
             slow += sum(self._slow(op) * share for op, share in inside.values()) * elements
         except OpenSizeError:
             return None
+        # A copy that transposes has no tiles if it reads what was written in place: inductor looks for the tensor's new name
+        # among the reads (`extract_normalized_read_writes` of torch/_inductor/tiling_utils.py).
+        across = [op for op in loops if op.is_across and not self.joint.written.isdisjoint(op.reads)]
+        slow += _TIME["point"] * sum(op.elements for op in across)
         reductions = [op for op in loops if isinstance(op, Reduction)]
         # One block for each row: neighbouring elements of a block are in different sectors.
         if any(map(self._is_split_scan, reductions)):
