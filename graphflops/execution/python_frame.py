@@ -55,9 +55,8 @@ class Frame(Struct):
     # What each variable holds: `x[]` any element of `x`, `x[:]` what `x` holds beside a result if it is a tuple, `#N` a
     # variable that the lines do not name.
     variables: dict[str, tuple[str, ...]] = {}
-    kept: set[str] = (
-        set()
-    )  # what it holds until it returns: its arguments, and the elements of lists and dictionaries
+    # What it holds until it returns: its arguments, and the elements of lists and dictionaries.
+    kept: set[str] = set()
     # The variables that it returns beside its own result; False if a loop binds them, whose iterations are not returned.
     returned: dict[str, bool] = {}
 

@@ -86,6 +86,7 @@ class CallLowering(Lowering):
         elif owner not in self.maker and self.elements(source) < self.elements(owner):
             others = [each for each in of.operands if each != self.tensor(owner)]
             self.write(of, f"{out} part", others, source)
+            self.joint.written.add(owner)
             return
         else:
             alone, twice = operator.kind not in _POINTWISE, operator.has("gate")

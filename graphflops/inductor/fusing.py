@@ -238,7 +238,7 @@ def _each(results: int, length: int, threads: int, platform: Platform, *, is_inn
 
 def in_steps(op: Op, joint: JointGraph) -> list[Op]:
     """The steps of a reduction as operators, with sizes for what each leaves; any other operator unchanged."""
-    if not isinstance(op, Reduction) or op.role == "scan":
+    if not isinstance(op, Reduction) or not op.kept or op.role == "scan":
         return [op]
     length = op.elements // op.kept
     lengths = split_lengths(

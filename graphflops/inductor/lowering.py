@@ -118,6 +118,7 @@ class JointGraph(Struct):
     tangents: dict[str, None] = {}  # gradients of the results, which the backward is given
     # By part of a tensor that is written separately, or by tensor that is then added to in place: the whole tensor.
     lies_in: dict[str, str] = {}
+    written: set[str] = set()  # inputs of which a part is overwritten where it lies
     channels_last: bool = False  # whether its images are
     items: set[str] = set()  # views of a call that returns several, and views of those
     numbers: dict[Dim, int] = {}

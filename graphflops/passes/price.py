@@ -245,7 +245,9 @@ class Pricer:
             problem = onnx_operands.fault(node.op, args) if stated and self.types.derives else ""
             try:
                 asked = (
-                    unknown_call("GF118", problem) if problem else self._asked(node.op, args, kwargs, wanted)
+                    unknown_call("GF118", problem)
+                    if problem
+                    else self._asked(node.op, args, kwargs, wanted, stated)
                 )
             except LimitPassed as passed:
                 passed.at(place_of(node))
@@ -261,7 +263,7 @@ class Pricer:
             form = self.forms.setdefault((form, placement), -1 - len(self.forms))
         return PricedCall(node, uses, priced.estimate, priced.gradient, row, form)
 
-    def _asked(self, op: str, args: Operands, kwargs: Keywords, wanted: Wanted) -> Priced:
+    def _asked(self, op: str, args: Operands, kwargs: Keywords, wanted: Wanted, stated: bool) -> Priced:
         sparse = any(isinstance(x, TensorType) and x.nonzeros is not None for x in flat((args, kwargs)))
         key = f"sparse.{op}" if sparse else op
         if key not in self.rules:
@@ -272,7 +274,9 @@ class Pricer:
         self.converts |= converts(operator(op), args[0] if args else None)
         if rule is None:
             return unknown_call("GF101", str(NoRuleError(op + " on sparse tensors" * sparse)))
-        return price_call(rule, op, args, kwargs, in_place=in_place, wanted=wanted, training=self.training)
+        return price_call(
+            rule, op, args, kwargs, in_place=in_place, wanted=wanted, training=self.training, stated=stated
+        )
 
     def _resolved(self, argument: Any, values: Mapping[str, Value]) -> Any:
         kind = type(argument)

@@ -18,7 +18,7 @@ from graphflops.passes.gradients import backward_of, wants
 from graphflops.passes.program import Backward
 from graphflops.report import State
 from graphflops.rules.control import MARKS, over_hidden_axes
-from graphflops.rules.registry import Rule, check_operands
+from graphflops.rules.registry import Rule, check_kinds, check_operands
 from graphflops.rules.shapes import held
 from graphflops.tensor import SequenceType, TensorType, UnknownType, flat, mapped, sizes_in, with_sizes
 
@@ -65,11 +65,12 @@ Wanted = Union[tuple[bool, ...], None]
 
 def price_call(
     rule: Rule, op: str, args: Operands, kwargs: Keywords, *, in_place: bool = False, wanted: Wanted = None,
-    training: bool = False,
+    training: bool = False, stated: bool = True,
 ) -> Priced:  # fmt: skip
     """The price of a call by its rule; a rule that fails leaves this one call unknown.
 
     in_place: whether the rule is that of the functional operator, while the call writes its first tensor.
+    stated: whether the operands have the element types that the file states, which then must go together.
     """
     if training:
         args, kwargs = distinct(args), distinct(kwargs)
@@ -85,6 +86,8 @@ def price_call(
         by_place = wanted is None and not op.startswith("higher_order.")
         arguments = rule.bound(op, args, kwargs, by_place=by_place)
         check_operands(rule, op, arguments)
+        if stated:
+            check_kinds(op, arguments)
         training = training and not operator(op).stops_gradients
         if training and operator(op).kind in ("view", "cast"):  # further tensors only give their form
             (first, operand), *others = arguments.items()

@@ -273,7 +273,7 @@ def _add(rule: Rule, table: dict[str, Rule], homes: Mapping[str, Home], what: st
 
 
 def check_operands(rule: Rule, op: str, arguments: Mapping[str, object]) -> None:
-    """Raises ShapeError for element types, or factors of a rank, that the operator does not take."""
+    """Raises ShapeError for indices or a mask of an element type, or factors of a rank, that the operator does not take."""
     called = operator(op)
     base = called.functional or called.base
     name, taken = _TAKEN.get(base, ("", []))
@@ -281,14 +281,21 @@ def check_operands(rule: Rule, op: str, arguments: Mapping[str, object]) -> None
     for each in given if isinstance(given, tuple) else (given,):
         if isinstance(each, TensorType) and each.dtype.name not in taken:
             raise ShapeError(f"{name} of {op} cannot be {each.dtype}")
+    if ranks := _AXES.get(base.removeprefix("aten.")):
+        factors = [x for name in rule.product if isinstance(x := arguments.get(name), TensorType)]
+        batches = [x.shape[: ranks[0] - 2] for x in factors]
+        fits = ranks == [x.rank for x in factors] and not any(map(differ, *batches))
+        require(fits, f"{op} does not multiply {' by '.join(map(str, factors))}")
+
+
+def check_kinds(op: str, arguments: Mapping[str, object]) -> None:
+    """Raises ShapeError for kinds of numbers (floating-point, integer, complex) that an operator of torch does not take."""
+    called = operator(op)
+    base = called.functional or called.base
     if not base.startswith("aten.") or base.startswith("aten._"):  # packed and quantized operands
         return
-    tensors = {name: x for name, x in arguments.items() if isinstance(x, TensorType) and name != "mask"}
-    factors, ranks = [tensors[name] for name in rule.product if name in tensors], _AXES.get(base[5:], [])
-    batches = [x.shape[: ranks[0] - 2] for x in factors if ranks]
-    fits = not ranks or (ranks == [x.rank for x in factors] and not any(map(differ, *batches)))
-    require(fits, f"{op} does not multiply {' by '.join(map(str, factors))}")
-    kinds = list(dict.fromkeys([x.dtype.kind for x in tensors.values()]))
+    tensors = (x for name, x in arguments.items() if isinstance(x, TensorType) and name != "mask")
+    kinds = list(dict.fromkeys([x.dtype.kind for x in tensors]))
     if called.kind in ("product", "convolution", "attention"):
         require(len(kinds) < 2, f"{op} does not multiply numbers of the kinds {' and '.join(kinds)}")
     if called.kind in ("normalisation", "linear_algebra") and not base.endswith("cross"):

@@ -101,10 +101,9 @@ class Run(Record, frozen=True):
         clock = Clock(self.device, watch.row_of)
         clock.overhead = mark_seconds(self.device) if repeats else 0.0
         execution.around, execution.after = clock.around, lambda step, results: None
-        for turn in range(repeats + 1 if repeats else 0):
-            if turn == 1:  # the first run warms up
-                clock.lead = 2 * clock.wholes[0]
-                clock.runs, clock.wholes = [], []
+        for turn in range(repeats + _WARM_UPS if repeats else 0):
+            if turn == _WARM_UPS:
+                clock.warmed_up()
             clock.start()
             self.once(execution)
             clock.stop()
@@ -204,6 +203,12 @@ _ROUNDS = 5
 _MANY, _LEAD = 200, 0.01  # number of small kernels; seconds, more than the CPU takes to launch them
 _CYCLES = 2_000_000_000  # clock cycles of a GPU per second
 _LONGEST_LEAD = 1.0  # seconds
+_WARM_UPS = (
+    2  # runs before those that are timed: the first loads kernels, the second shows how long launches take
+)
+# The GPU is given a pause if fewer calls than the first number are launched but not done. The CPU launches the second number
+# of calls in such a pause: more than about a thousand launches, or marks, do not fit in a stream's queue.
+_AHEAD, _BATCH = 8, 100
 
 
 class Clock:
@@ -214,29 +219,31 @@ class Clock:
         self.place = place
         self.runs: list[dict[int, float]] = []
         self.wholes: list[float] = []
-        # Seconds for which the GPU is kept busy before a run, so that it never waits for launches: then the times are the
-        # device's alone. The time that the CPU takes to launch a run is enough.
-        self.lead = 0.0
+        # Seconds for which a GPU that would soon wait for launches is kept busy: then the times are the device's alone.
+        self.pause = 0.0
         self.overhead = 0.0  # seconds that two marks add to the time between them
         self._marks: list[tuple[int, Any, Any]] = []
+        self._paused_at = 0  # the number of marks before the last pause
+        self._begun = self._launching = 0.0  # when the CPU began the run, and for how long it launched
         self._whole: Any = None
 
     def around(self, step: Step) -> Any:
         """Run a step between two marks; a step with nested graphs is timed by the calls in them."""
         if step.nests:
             return step()
+        if self.pause:
+            self._stay_ahead()
         begun = self._mark()
         returned = step()
         self._marks.append((self.place(step), begun, self._mark()))
         return returned
 
     def start(self) -> None:
-        self._marks = []
-        if self.lead and self.device.type == "cuda":
-            torch.cuda._sleep(int(min(self.lead, _LONGEST_LEAD) * _CYCLES))
-        self._whole = self._mark()
+        self._marks, self._paused_at = [], 0
+        self._begun, self._whole = time.perf_counter(), self._mark()
 
     def stop(self) -> None:
+        self._launching = time.perf_counter() - self._begun
         end = self._mark()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
@@ -245,6 +252,18 @@ class Clock:
         for place, begun, ended in self._marks:
             run[place] += max(self._between(begun, ended) - self.overhead, 0.0)
         self.runs.append(run)
+
+    def warmed_up(self) -> None:
+        """Forget the runs so far. The last one shows how long the CPU takes to launch a call."""
+        if self.device.type == "cuda":
+            self.pause = 2 * _BATCH * self._launching / max(len(self._marks), 1)
+        self.runs, self.wholes = [], []
+
+    def _stay_ahead(self) -> None:
+        since = len(self._marks) - self._paused_at
+        if not self._marks or (since >= _AHEAD and self._marks[-_AHEAD][2].query()):
+            keep_busy(self.pause)
+            self._paused_at = len(self._marks)
 
     def seconds(self) -> dict[int, float]:
         """Median of each row's time over the runs."""
@@ -262,6 +281,11 @@ class Clock:
         if self.device.type != "cuda":
             return float(ended - begun)
         return float(begun.elapsed_time(ended)) / 1000
+
+
+def keep_busy(seconds: float) -> None:
+    """Let the GPU's stream do nothing for so long, while the CPU goes on launching."""
+    torch.cuda._sleep(int(min(seconds, _LONGEST_LEAD) * _CYCLES))
 
 
 def mark_seconds(device: torch.device) -> float:
@@ -296,11 +320,12 @@ def ceilings(device: torch.device, dtypes: Iterable[torch.dtype]) -> Ceilings:
 
 
 def _wholes(device: torch.device, run: Callable[[], object], lead: float = 0.0) -> list[float]:
-    """Seconds of several runs of a function, after one that warms up. lead: as of `Clock`."""
+    """Seconds of several runs of a function, after one that warms up. lead: seconds that a GPU is kept busy before each."""
     run()
     clock = Clock(device, lambda step: 0)
-    clock.lead = lead
     for _ in range(_ROUNDS):
+        if lead:
+            keep_busy(lead)
         clock.start()
         run()
         clock.stop()

@@ -31,8 +31,8 @@ def dtype_of(dtype: DType) -> torch.dtype:
 class Weights:
     """Values of a program's parameters, buffers and constants on one device.
 
-    random: use random numbers instead of the stored ones. keep: True keeps parameters and constants on the device between
-    runs; otherwise each is on the device from its first to its last use in a run.
+    random: use random numbers instead of the stored ones. keep: True keeps them on the device between runs, so that a run
+    waits for no copy from the host; otherwise each is on the device from its first to its last use in a run.
     """
 
     def __init__(self, graph: Graph, device: torch.device, random: bool = False, keep: bool = False) -> None:
@@ -45,11 +45,12 @@ class Weights:
 
         Raises FileError if the file does not store it as numbers, and ModelError if a size is unknown.
         """
-        if not self.keep or entry.role == "buffer":
+        if not self.keep:
             return self._made(graph, entry)
         if (graph, entry.name) not in self._kept:
             self._kept[graph, entry.name] = self._made(graph, entry)
-        return self._kept[graph, entry.name]
+        kept = self._kept[graph, entry.name]
+        return kept.clone() if entry.role == "buffer" else kept
 
     def _made(self, graph: Graph, entry: Input) -> torch.Tensor:
         typed = graph.types.get(entry.name)

@@ -224,6 +224,10 @@ class Written:
             slow += sum(self._slow(op) * share for op, share in inside.values()) * elements
         except OpenSizeError:
             return None
+        # A copy that transposes has no tiles if it reads what was written in place: inductor looks for the tensor's new name
+        # among the reads (`extract_normalized_read_writes` of torch/_inductor/tiling_utils.py).
+        across = [op for op in loops if op.is_across and not self.joint.written.isdisjoint(op.reads)]
+        slow += _TIME["point"] * sum(op.elements for op in across)
         reductions = [op for op in loops if isinstance(op, Reduction)]
         # One block for each row: neighbouring elements of a block are in different sectors.
         if any(map(self._is_split_scan, reductions)):
@@ -245,7 +249,7 @@ class Written:
 
     def _is_split_scan(self, op: Reduction) -> bool:
         """Whether several blocks share a row along an outer axis, as when there are few rows (`SplitScan` of inductor)."""
-        if op.role != "scan" or op.is_inner:
+        if op.role != "scan" or op.is_inner or not op.kept:
             return False
         platform, length = self.plan.execution.layouts.platform, op.elements // op.kept
         return len(split_lengths(op.kept, length, platform, is_inner=False, of_moments=False)) > 1

@@ -43,7 +43,8 @@ def attention_seconds(
     if sizes.queries == 1:
         # Heads that strides repeat are read from memory once, and from the cache for each repeat.
         streamed = 2 * sizes.batch * sizes.kv_heads * sizes.keys * sizes.computed * sizes.width * element
-        traffic = max(traffic, streamed / (_STREAMED * rates["memory"] * bandwidth.through(device)))
+        faster = rates.get("streamed", _STREAMED) * rates["memory"]
+        traffic = max(traffic, streamed / (faster * bandwidth.through(device)))
         arithmetic = _decoding(sizes, width, rates, cores)
     else:
         arithmetic = _prefill(sizes, products * width / peak, width, rates, cores)
@@ -92,16 +93,15 @@ def _prefill(sizes: Attention, each: float, width: int, rates: Rates, cores: int
 
 
 def _decoding(sizes: Attention, width: int, rates: Rates, cores: int) -> float:
-    """Heads that share keys run together; if there are few, the keys are split, and a second kernel joins the parts.
-
-    A kernel that does not split keys has a join that never pays off. Two blocks may share a multiprocessor.
+    """Heads that share keys run together; if they leave half of the device idle, the keys are split, and a second kernel
+    joins the parts. A kernel that does not split keys has a join that never pays off. Two blocks may share a multiprocessor.
     """
     group = max(sizes.heads // max(sizes.kv_heads, 1), 1)
     width = max(width, int(rates.get("narrowest", 0)))  # narrower heads are not faster
     blocks = sizes.batch * sizes.kv_heads * ceil(group * sizes.queries / _QUERIES)
     tiles = ceil(sizes.keys * sizes.computed / _QUERIES)
     found = float("inf")
-    for split in _KEY_SPLITS:
+    for split in _KEY_SPLITS if 2 * blocks <= cores else (1,):
         parts = min(split, tiles)
         each = rates["decoding_block"] * 1e-6 * width / _QUERIES
         serial = ceil(tiles / parts) * rates["decoding_tile"] * 1e-9 * width / _QUERIES

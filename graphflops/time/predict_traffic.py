@@ -30,9 +30,13 @@ _OWN_KERNELS = {False: ((1, 1), (3, 3), (5, 5)), True: ((1, 1), (3, 3))}
 _LINE = 128  # bytes of a line of the cache: channels that fill lines fall into fewer sets of it
 _TILED = 5  # positions along a filter up to which a kernel of tiles computes the weight's gradient: of 142 on an H200
 _TENSORS_AROUND = 3  # of the same size as its own, which are in the cache too while such a kernel runs
+_EVICTED = (
+    3.0  # how much faster than its size the evicted share of what is read twice grows above the cache's
+)
 _MOST_PLACES = 256  # places along an axis that are averaged
 _OF_WARP = 2048  # elements of a row that a warp processes, padded to a power of two (PersistentSoftmax.cuh)
 _LONGEST = 4096  # elements of a row that one block sums
+_WAITS = ("column", "load", "chain", "again", "evicted")
 _AT_ONCE = 2  # blocks of 1,024 threads per multiprocessor
 _UNLIMITED = 1e6  # per multiprocessor and cycle, if a device has no constant
 
@@ -94,7 +98,8 @@ def _rows_and_waits(kernel: Kernel, rates: Rates, device: Device) -> tuple[float
     """Seconds for starting all rows, of what one thread does in sequence, and of loads for which its block waits.
 
     Other blocks continue meanwhile. Memory takes twice as long as the cache to answer (`load`); if a load needs what the one
-    before has found, three times (`chain`).
+    before has found, three times (`chain`). What is read twice (`again`) takes longer if the cache no longer holds it
+    (`evicted`).
     """
     if isinstance(kernel.sizes, Convolution) and "position" in rates:
         planes = kernel.sizes.batch * kernel.sizes.channels / (device.multiprocessors or 1)
@@ -121,8 +126,10 @@ def _rows_and_waits(kernel: Kernel, rates: Rates, device: Device) -> tuple[float
     started = kernel.sizes.rows * each * rates.get("row", 0.0) * 1e-9 / (device.multiprocessors or 1)
     nearby = _TENSORS_AROUND * (kernel.written_bytes or kernel.read_bytes)
     missed = 1 - bandwidth.cached(nearby, device) / max(nearby, 1)
-    wait, load, chain = (columns * rates.get(name, 0.0) * 1e-9 for name in ("column", "load", "chain"))
-    return started, wait, load * (1 + missed) + chain * (1 + 2 * missed)
+    wait, load, chain, again, later = (columns * rates.get(name, 0.0) * 1e-9 for name in _WAITS)
+    passed = (kernel.read_bytes + kernel.written_bytes) / 2  # before the second pass reads an element again
+    evicted = min(_EVICTED * (1 - bandwidth.cached(passed, device) / max(passed, 1)), 1.0)
+    return started, wait, load * (1 + missed) + chain * (1 + 2 * missed) + again + later * evicted
 
 
 def _elements(kernel: Kernel, width: float, rates: Rates) -> float:

@@ -223,7 +223,7 @@ def added_in_order(table: int, name: str, rows: int, added: Made) -> list[Made]:
 
 def repeated(moved: int) -> Made:
     """Four of ten rows drawn at random: 0.4 + 3 * 0.4 ** 0.5 = 2.3 times the same at most, a third where rows are short."""
-    return ("scatter", "repeated", 0, moved, moved, Rows(1, 2 // 3))
+    return ("scatter", "repeated", 0, moved, moved, Rows(4, 2 // 3))
 
 
 def resized(work: int) -> list[Made]:

@@ -18,7 +18,6 @@ RECORDED: dict[str, Any] = json.loads(
 
 def statistics(allocator: Allocator) -> list[int]:
     return [
-        *(allocator.requested, allocator.peak_requested),
         *(allocator.allocated, allocator.peak_allocated),
         *(allocator.reserved, allocator.peak_reserved),
     ]
@@ -26,7 +25,8 @@ def statistics(allocator: Allocator) -> list[int]:
 
 @pytest.mark.parametrize("history", RECORDED["histories"], ids=lambda history: history["program"])
 def test_every_event_of_a_recorded_run(history: Any) -> None:
-    events, marks = history["events"], {place: found for _, place, found in history["marks"]}
+    events = history["events"]
+    marks = {place: found for _, place, (_requested, _most_requested, *found) in history["marks"]}
     segments = iter([(address, size) for action, address, size in events if action == "s"])
 
     def place(size: int) -> int:

@@ -96,6 +96,25 @@ def test_everything_in_memory_and_saved(sign: float, tmp_path: Path) -> None:
     same(tmp_path / "model.pt2", program, x)
 
 
+def test_each_run_begins_with_the_stored_buffers() -> None:
+    class Counter(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.seen.add_(x) * 10
+
+    program = torch.export.export(Counter(), (torch.ones(2),))
+    graph = as_graph(program)
+    for execution in (
+        Execution(graph, Weights(graph, CPU, keep=keep), trusted=True) for keep in (False, True)
+    ):
+        for _ in range(2):
+            returned = execution.run({"x": torch.ones(2)})[-1]
+            assert returned.tolist() == [10, 10]
+
+
 def test_loops() -> None:
     class Scan(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> Any:

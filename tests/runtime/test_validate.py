@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -448,7 +449,9 @@ def test_the_worst_check_decides(verdicts: tuple[Any, ...], whole: str) -> None:
 
 
 def test_what_marks_add_to_a_call_is_taken_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    moments = iter([0.0, 10.0, 14.0, 20.0, 20.5, 30.0])  # the start, two marks of each of two calls, the end
+    moments = iter(
+        [0.0, 0.0, 10.0, 14.0, 20.0, 20.5, 30.0, 30.0]
+    )  # the start, two marks of each of two calls, the end
     monkeypatch.setattr(validation.time, "perf_counter", lambda: next(moments))
     clock = validation.Clock(torch.device("cpu"), lambda step: step.row)
     clock.overhead = 1.0
@@ -458,6 +461,25 @@ def test_what_marks_add_to_a_call_is_taken_off(monkeypatch: pytest.MonkeyPatch) 
     clock.stop()
     assert clock.seconds() == {3: 3.0, 4: 0.0}
     assert validation.mark_seconds(torch.device("cpu")) == 0.0
+
+
+def test_a_gpu_that_soon_waits_for_launches_is_kept_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_done, pauses = False, list[float]()
+    monkeypatch.setattr(validation, "keep_busy", pauses.append)
+    clock = validation.Clock(torch.device("cuda"), lambda step: step.row)
+    monkeypatch.setattr(clock, "_mark", lambda: SimpleNamespace(query=lambda: is_done))
+    clock.pause = 0.5
+    for row in range(30):  # a pause before the first call: the GPU is behind from then on
+        clock.around(FakeStep(row))
+    assert pauses == [0.5]
+    is_done = True
+    clock.around(FakeStep(30))
+    assert pauses == [0.5] * 2
+    for row in range(31, 38):  # too few since that pause to tell
+        clock.around(FakeStep(row))
+    assert pauses == [0.5] * 2
+    clock.around(FakeStep(38))
+    assert pauses == [0.5] * 3
 
 
 class FakeStep:

@@ -156,8 +156,10 @@ def test_repeated_heads_come_from_the_cache_for_each_query_head() -> None:
     sizes = Attention(1, 8, 8, 1, 100, 64)
     known = device(multiprocessors=4, l2_bytes=None)
     streamed = 2 * 8 * 100 * 64 * 2 / (1.4 * 0.5 * bandwidth.through(known))
-    found = attention_seconds(sizes, 2, 0, PEAK, {**FLASH, "memory": 0.5}, known)[0]
-    assert found == pytest.approx(streamed, rel=1e-3)
+    rates = {**FLASH, "memory": 0.5}
+    assert attention_seconds(sizes, 2, 0, PEAK, rates, known)[0] == pytest.approx(streamed, rel=1e-3)
+    as_memory = attention_seconds(sizes, 2, 0, PEAK, {**rates, "streamed": 1.0}, known)[0]
+    assert as_memory == pytest.approx(1.4 * streamed, rel=1e-3)
 
 
 def test_heads_share_blocks_only_where_these_are_fewer() -> None:

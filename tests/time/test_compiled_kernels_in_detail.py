@@ -169,6 +169,23 @@ def test_a_part_that_is_written_where_it_lies() -> None:
     assert found[-1] == loop(640 * (4 + 2.25), 2560, 2560)
 
 
+@pytest.mark.parametrize(("is_written", "apart"), [(False, 0), (True, 22)])
+def test_a_copy_across_what_was_written_in_place_has_no_tiles(is_written: bool, apart: int) -> None:
+    """Two heads share their keys: each element of the repeated copy is loaded from a sector of its own, without tiles."""
+    given = {"q": t(2, 4, 1, 8), "k": t(2, 16, 2, 8), "n": t(2, 1, 2, 8)}
+    write = ("s", "slice.Tensor", "k", 1, 3, 4), ("p", "copy_.default", "s", "n")
+    repeat = (
+        ("u", "unsqueeze.default", "k", 3),
+        ("e", "expand.default", "u", (2, 16, 2, 2, 8)),
+        ("r", "reshape.default", "e", (2, 16, 4, 8)),
+        ("a", "permute.default", "r", (0, 2, 3, 1)),
+        ("z", "matmul.default", "q", "a"),
+    )
+    *_, copied, product = kernels(given, *(write if is_written else ()), *repeat)
+    count = 2 * 4 * 8 * 16
+    assert (copied, product[0]) == (loop(count * (4 + apart), 2 * count, 4 * count), "matmul")
+
+
 def test_random_numbers_are_drawn_by_the_kernel_that_reads_them() -> None:
     """Each takes as long as ten loads."""
     call = ("y", "dropout.default", "x", 0.5, True)

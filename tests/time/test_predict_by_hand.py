@@ -257,6 +257,10 @@ def test_one_query_goes_through_all_keys() -> None:
     assert seconds(alone, beside) == pytest.approx(1e-3 + 4 * 2e-3)
     joined = flash(**{**decoding, "join": 500.0})  # split into two parts: four blocks, of two tiles each
     assert seconds(alone, joined) == pytest.approx(1e-3 + 2 * 2e-3 + 0.5e-3)
+    many = attention(
+        1, 512, heads=3, kv_heads=3
+    )  # six blocks leave none idle: they are not split, into three rounds of two tiles
+    assert seconds(many, flash(**{**decoding, "join": 0.0})) == pytest.approx(2 * (1e-3 + 4 * 2e-3))
     shared = attention(1, 512, heads=4, kv_heads=1)
     assert seconds(shared, flash(**decoding)) == pytest.approx(1e-3 + 4 * 2e-3)
     narrow = attention(1, 512, heads=1, kv_heads=1, width=64)
