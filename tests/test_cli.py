@@ -147,7 +147,7 @@ def test_sizes_by_axis_and_by_shape() -> None:
     assert by_axis["totals"] == by_shape["totals"]
     assert by_shape["totals"]["matrix_flops"] == 409_600 * 4096 + 1_024 * 4096**2
     assert {entry["given_by"] for entry in by_shape["symbols"].values()} == {"user"}
-    assert "given (2..4096)" in ok("analyze", MODEL, "--input", "ids=1,4096")
+    assert "given (2..4,096)" in ok("analyze", MODEL, "--input", "ids=1,4096")
 
 
 def test_one_table_only() -> None:

@@ -96,8 +96,8 @@ def test_sizes_that_the_program_was_not_exported_for(tmp_path: Path) -> None:
     args = ["analyze", str(MODEL), "--sweep", "ids[1]=1,128,5000", "--output", str(path)]
     result = CliRunner().invoke(main, args, prog_name="graphflops")
     assert result.exit_code == 0
-    assert "ids[1] = 1, 5,000: the program was exported for 2..4096" in result.stderr
-    assert "ids[1] = 1, 5,000: the program was exported for 2..4096" in path.read_text("utf-8")
+    assert "ids[1] = 1, 5,000: the program was exported for 2..4,096" in result.stderr
+    assert "ids[1] = 1, 5,000: the program was exported for 2..4,096" in path.read_text("utf-8")
 
 
 def test_a_device_adds_time_throughput_and_price_in_every_format(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -184,7 +185,7 @@ def _fix(
     if output is not None and (len(models) > 1 or given["in_place"]):
         raise click.UsageError("--output names the one file that is written: give one MODEL, no --in-place")
     if not all(map(find_spec, _EXTRA)):
-        raise click.UsageError('--fix needs more packages: pip install "graphflops[fix]"')
+        raise click.UsageError(f"fixes need more packages: {sys.executable} -m pip install 'graphflops[fix]'")
     done: list[Fixed] = []
     errors: list[str] = []
     for model in models:

@@ -134,16 +134,11 @@ def plan(model: str, output: files.Output, serve: bool, **given: Any) -> None:
         raise click.UsageError(f"--{refused[0].replace('_', '-')} is {where}")
     chosen = {name: value for name, value in given.items() if value not in (None, ())}
     if serve:
-        from graphflops.render.serving import layouts
         from graphflops.serving.plan import replicas
 
-        output = output.of("Listing")
+        output = output.of("Replication")
         step, prompt = model_options.decoder(model)
-        found = replicas(step, **{"prefill": prompt, **chosen})
-        click.echo(
-            "graphflops: copies x the devices (tp) of each; requests and tokens/s of all copies", err=True
-        )
-        output.write(layouts(found, exact=output.is_exact))
+        output.write(replicas(step, **{"prefill": prompt, **chosen}))
         return
     rank = chosen.pop("rank", None)
     output = output.of("Plan", rank=rank)

@@ -305,7 +305,7 @@ per = valued(
 )  # fmt: skip
 price = valued(
     "--price-per-hour", "PRICE",
-    "Price of an hour of the device. With --device: also that of a million samples or tokens.",
+    "Price of an hour of the device, in any currency; that of a million tokens or samples is in the same.",
     type=click.FloatRange(min=0, min_open=True, max=1e9),
 )  # fmt: skip
 REQUESTS = ("prefill", "context", "output_tokens", "ttft", "tpot", "engine", "price_per_hour")

@@ -22,7 +22,7 @@ _MOST_CELLS = 250_000  # of the table that aligns two lists; past it, only numbe
 _MOST_TRIED = 10_000  # pairs of leftovers looked at for likeness
 _MOST_EQUAL = 64  # modules with equal contents among which one of the same name is searched for
 _ALIKE = 0.5  # the least share of equal calls of a module and the one that it became
-_UNLIKE = 0.34  # below this likeness, a module of another type is a replacement
+_UNLIKE = 0.34  # below this likeness, a module of another type is a replacement, one of another name no pair
 
 _EQUAL, _SAME_TYPE, _SAME_PLACE, _SAME_NAME = 20, 6, 1, 2  # scores of a pair when lists are aligned
 
@@ -122,8 +122,8 @@ def likeness(ours: ComparedModule, theirs: ComparedModule) -> float:
     mine, other = (Counter(dict(module.counts)) for module in (ours, theirs))
     most = max(mine.total(), other.total())
     calls = (mine & other).total() / most if most else float(not ours.children and not theirs.children)
-    names, others = (
-        {part.path[len(module.path) + bool(module.path) :] for part in module.walk() if part is not module}
+    names, others = (  # numbers with their types: any two lists have the same numbers
+        {(one.path[len(module.path) :].strip("."), one.kind * one.numbered) for one in [*module.walk()][1:]}
         for module in (ours, theirs)
     )
     return max(calls, len(names & others) / max(len(names | others), 1))
@@ -157,9 +157,8 @@ def _parts(ours: ComparedModule, theirs: ComparedModule) -> Iterator[ModulePair]
         renamed = [part for part in rest if part.kind == kind]
         into = [part for part in free.values() if part.kind == kind]
         if len(renamed) == len(into):
-            yield from zip(renamed, into, strict=True)
-            for part in into:
-                free.pop(part.name)
+            pairs = zip(renamed, into, strict=True)
+            yield from (pair for pair in pairs if not pair[0].children or likeness(*pair) >= _UNLIKE)
 
 
 def _aligned(mine: Sequence[ComparedModule], other: Sequence[ComparedModule]) -> Iterator[ModulePair]:

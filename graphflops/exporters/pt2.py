@@ -34,7 +34,7 @@ def read(path: Path | str, model: str | None = None) -> Graph:
         if model is not None and model not in found:
             raise FileError(f"holds no program {shown(model)}; it holds {names}")
         if model is None and len(found) > 1:
-            raise FileError(f"holds several programs: choose one with --model ({names})")
+            raise FileError(f"holds {names}: choose one, as in --model {shown(next(iter(found)))}")
         return _read_program(archive, next(iter(found.values())) if model is None else found[model])
 
 

@@ -125,7 +125,7 @@ QUANTITIES = (
         "tokens_per_second", "tokens/s", lambda cell: cell.tokens_per_second, "", True, is_step=True
     ),
     ServedQuantity("joules_per_token", "J/token <=", lambda cell: cell.joules, is_step=True),
-    ServedQuantity("price_of_a_million_tokens", "price of 1 M", lambda cell: cell.price, is_step=True),
+    ServedQuantity("price_of_a_million_tokens", "price of 1 M tokens", lambda cell: cell.price, is_step=True),
     ServedQuantity("request_bytes", "a request keeps", lambda cell: cell.kept, "B"),
     ServedQuantity("concurrency", "requests that fit", lambda cell: cell.most, "", is_more_better=True),
 )

@@ -256,7 +256,7 @@ def outside(given: Mapping[str, int], symbols: Mapping[str, Range]) -> list[Diag
     for name, value in given.items():
         low, high = (symbols[name].minimum, symbols[name].maximum) if name in symbols else (None, None)
         if value < (value if low is None else low) or value > (value if high is None else high):
-            text = f"{name} = {value}, but the program was exported for {span(low, high)}"
+            text = f"{name} = {value:,}, but the program was exported for {span(low, high)}"
             found.append(diagnostic("GF106", "", text))
     return found
 

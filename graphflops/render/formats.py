@@ -28,7 +28,7 @@ RENDERED = {
     "Report": "a report", "Sweep": "a sweep", "Overview": "several models", "History": "a history",
     "Comparison": "a comparison", "Findings": "findings", "Fits": "a verdict on memory",
     "Serving": "a plan of serving", "Validation": "a validation", "Listing": "a list", "Answer": "a graph",
-    "Statement": "a compute statement", "Plan": "a plan of layouts",
+    "Statement": "a compute statement", "Plan": "a plan of layouts", "Replication": "a plan of copies",
 }  # fmt: skip
 
 
@@ -58,6 +58,7 @@ DOCUMENTS = {
     "Fits": "graphflops.render.serving:fits_document",
     "Serving": "graphflops.render.serving:document",
     "Plan": "graphflops.render.plan:plan_document",
+    "Replication": "graphflops.render.serving:replication_document",
     "Statement": "graphflops.render.statement:document",
     "Validation": "graphflops.render.validation:document",
     "Listing": "graphflops.render.document:of_listing",
@@ -112,6 +113,7 @@ FORMATS = (
         "Answer": _by("graph:html"),
         "Statement": _by("document:html"),
         "Plan": _by("document:html"),
+        "Replication": _by("document:html"),
         "Validation": _by("validation:html"),
     }),
     Format("sarif", (".sarif",), {"Findings": _by("sarif:sarif", ("locate",))}),

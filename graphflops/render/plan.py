@@ -29,7 +29,7 @@ _AXES = (
     "virtual",
 )  # fmt: skip
 _HEADS = [
-    "layout", "micro-batch", "weights", "recompute", "step", "tokens/s", "MFU", "exposed", "bubble", "bound", "",
+    "layout", "micro-batch", "weights", "recompute", "step", "tokens/s", "MFU", "exposed", "bubble", "longest part", "",
 ]  # fmt: skip
 _SIZES = [
     "memory of a device", "all", "weights", "gradients", "optimizer", "gathered", "activations", "temporaries",
@@ -57,12 +57,8 @@ def plan_document(found: Plan) -> Document:
 def _data(found: Plan) -> dict[str, Any]:
     keys = ("devices", "device", "network", "layers", "samples", "length", "parameters", "flops", "room")
     refused = [
-        {
-            "layout": asdict(one.layout),
-            "reason": one.reason,
-            "bytes": one.step and one.step.memory.total,
-            "hosted": one.hosted and _hosted(one.hosted),
-        }
+        {"layout": asdict(one.layout), "reason": one.reason, "bytes": one.step and one.step.memory.total}
+        | {"hosted": one.hosted and _hosted(one.hosted)}
         for one in found.refused
     ]
     data: dict[str, Any] = {"schema": 1, "model": safe(found.path, 10_000)}
@@ -72,7 +68,8 @@ def _data(found: Plan) -> dict[str, Any]:
 
 
 def _figure(step: Step) -> str:
-    caption = f"{step.layout}: forward and backward by stage"
+    others = ", gradients of weights (green)" if step.layout.schedule == "zero-bubble" else ""
+    caption = f"{step.layout}: forward (blue), backward (orange){others}; a row for each stage"
     return f"<figure><figcaption>{caption}</figcaption>{schedule(step)}</figure>"
 
 
@@ -111,10 +108,11 @@ def _times(found: Plan, step: Step) -> list[str]:
     micro = f"{layout.micro:,}" + (f", {layout.virtual} stages each" if layout.virtual > 1 else "")
     parts = found.mfu(step) * whole, step.exposed, step.bubble
     shares = [f"{percent(part, whole)} %" for part in parts]
+    longest = step.bound.replace("compute", "kernels")
     micro += ", zero bubble" * (layout.schedule == "zero-bubble")
     return [
         *(str(layout), micro, layout.sharding, layout.recompute, seconds(whole)),
-        *(rate(found.tokens_per_second(step)), *shares, step.bound, found.why(step)),
+        *(rate(found.tokens_per_second(step)), *shares, longest, found.why(step)),
     ]
 
 
@@ -139,8 +137,7 @@ def _exact(found: Plan, step: Step) -> dict[str, Any]:
     row |= {name: getattr(step, name) for name in _TIMES}
     row |= {"tokens_per_second": found.tokens_per_second(step), "mfu": found.mfu(step), "bound": step.bound}
     row |= {f"{name}_bytes": size for name, size in asdict(step.memory).items()}
-    row |= {"bytes": step.memory.total}
-    return row | {"why": found.why(step)}
+    return row | {"bytes": step.memory.total, "why": found.why(step)}
 
 
 def said(found: Plan) -> str:

@@ -19,7 +19,7 @@ from graphflops.render.tables import Entry, Listing, TextTable, at_peak
 from graphflops.render.tables import listing as as_table
 from graphflops.render.text import Numbers, safe
 from graphflops.report.size_names import together
-from graphflops.serving.plan import Replicas, Serving
+from graphflops.serving.plan import Replicas, Replication, Serving
 
 _YES = ("no", "yes")
 
@@ -100,7 +100,7 @@ def _notes(found: Fits) -> Iterator[str]:
     if unknown:
         yield f"the memory that these need beside their operands is unknown: {safe(', '.join(unknown), 200)}"
     yield from (safe(one.message, 400) for one in found.report.diagnostics if one.code in ("GF123", "GF124"))
-    sizes = [f"{safe(name, 40)} = {value}" for name, value in together(found.report.sizes).items()]
+    sizes = [f"{safe(name, 40)} = {value:,}" for name, value in together(found.report.sizes).items()]
     if sizes:
         yield f"at {', '.join(sizes[:8])}"
     if found.cache is not None:
@@ -198,12 +198,8 @@ def _data(plan: Serving) -> dict[str, Any]:
         "steps": [dict(zip(listed.heads, row, strict=True)) for row in listed.rows],
         "limits": {"ttft": plan.limits.first, "tpot": plan.limits.each},
         "loads": [
-            {
-                "context": context,
-                "batch": cell and cell.batch,
-                "tokens_per_second": cell and cell.tokens_per_second,
-            }
-            for context, cell in plan.loads
+            {"context": n} | {name: cell and getattr(cell, name) for name in ("batch", "tokens_per_second")}
+            for n, cell in plan.loads
         ],
         "notes": [*plan.notes],
     }
@@ -292,7 +288,7 @@ def steps(plan: Serving, *, exact: bool) -> Listing:
     has_slowest = any(cell.slowest is not None for cell in plan.cells)
     heads = ["context", "batch", "first token", "each token", "limited by", "tokens/s"]
     heads[4:4] = ["slowest token"] * has_slowest
-    heads += ["J/token <="] * has_energy + ["price of 1 M"] * has_price
+    heads += ["J/token <="] * has_energy + ["price of 1 M tokens"] * has_price
     rows: list[list[Any]] = []
     for cell in plan.cells:
         first = _UNKNOWN if cell.first is None else seconds(cell.first)
@@ -310,24 +306,39 @@ def steps(plan: Serving, *, exact: bool) -> Listing:
     return Listing(heads, rows, figures=True)
 
 
+def replication_document(found: Replication) -> Document:
+    """One row for each number of copies and context; what it assumes."""
+    grid, title = as_table(layouts(found.ways, exact=False)), f"{summary.title(found.report)}: copies"
+    what = "N x tp=M: N copies, each on M devices that share its layers; requests and tokens/s are those of all copies"
+    notes, exact = [what, *(safe(note, 400) for note in found.notes)], lambda: layouts(found.ways, exact=True)
+    return Document([grid], notes, replication_headline(found), exact, title=title)
+
+
+def replication_headline(found: Replication) -> str:
+    """The first line: what serves the most tokens a second, by context."""
+    best = {one.context: one for one in reversed(found.ways)}
+    each = ((f"{length:,} tokens", one) for length, one in sorted(best.items()) if one.cell)
+    said = ", ".join(f"at {at} {one} makes {rate(one.tokens_per_second)} tokens/s" for at, one in each)
+    where = f"{found.devices:,} x {safe(found.report.memory_use[-1].device, 60)}"
+    return f"{summary.title(found.report)} on {where}: {said or 'no layout serves'}"
+
+
 def layouts(found: Sequence[Replicas], *, exact: bool) -> Listing:
     """One row for each number of copies and context. exact: numbers in seconds, for programs."""
     if exact:
-        return Listing.of(
-            [
-                {"replicas": one.count, "devices": one.each, "context": one.context, "requests": one.requests}
-                | {quantity.name: one.cell and quantity.of(one.cell) for quantity in QUANTITIES}
-                | {"tokens_per_second": one.tokens_per_second, "said": one.said}
-                for one in found
-            ]
-        )
+        rows = [
+            {"replicas": one.count, "devices": one.each, "context": one.context, "requests": one.requests}
+            | {quantity.name: one.cell and quantity.of(one.cell) for quantity in QUANTITIES}
+            | {"tokens_per_second": one.tokens_per_second, "said": one.said}
+            for one in found
+        ]
+        return Listing.of(rows)
     said = [quantity for quantity in QUANTITIES if quantity.name in ("ttft", "tpot")]
     has_price = any(one.cell and one.cell.price for one in found)
     heads = ["layout", "context", "requests", *(one.head for one in said), "limited by", "tokens/s"]
     lines = []
     for one in found:
-        name = f"{one.count:,} x tp={one.each}"
-        row = [name, f"{one.context:,}", *[""] * (len(heads) - 2 + has_price), safe(one.said, 120)]
+        row = [str(one), f"{one.context:,}", *[""] * (len(heads) - 2 + has_price), safe(one.said, 120)]
         if one.cell is not None and one.cell.step is not None:
             values = [quantity.of(one.cell) for quantity in said]
             times = [_UNKNOWN if value is None else seconds(value) for value in values]
@@ -335,7 +346,7 @@ def layouts(found: Sequence[Replicas], *, exact: bool) -> Listing:
             limit, gained = one.cell.step.bound, rate(one.tokens_per_second)
             row[2:-1] = [f"{one.requests:,}", *times, limit, gained, *price]
         lines.append(row)
-    return Listing([*heads, *["price of 1 M"] * has_price, ""], lines, figures=True)
+    return Listing([*heads, *["price of 1 M tokens"] * has_price, ""], lines, figures=True)
 
 
 def _exact(cell: Cell) -> dict[str, Any]:

@@ -99,9 +99,7 @@ def _line(report: Report, symbols: Sequence[str]) -> tuple[str, str]:
     stated = [sizes.stated[name] for name in symbols]
     name = safe(pattern_of([one.name for one in stated]), 40)
     value = report.value(stated[0].size)
-    said = "?" if value is None else f"{value}"
-    if value is not None and info.given_by == "assumption":
-        said = f"{value} ({assumption(info)})"
+    said = "?" if value is None else f"{value:,}" + f" ({assumption(info)})" * (info.given_by == "assumption")
     option = f"--dim {name}=N"
     given = {
         "user": "given",
@@ -111,10 +109,10 @@ def _line(report: Report, symbols: Sequence[str]) -> tuple[str, str]:
     }[info.given_by]
     where = places(symbols[0], report) if len(symbols) == 1 else [count_of(len(symbols), "size")]
     if is_computed(stated[0].size) and info.value is not None:
-        where[0] += f" with {safe(sizes.names[symbols[0]], 40)} = {info.value}"
+        where[0] += f" with {safe(sizes.names[symbols[0]], 40)} = {info.value:,}"
     size = stated[0].size
     line = affine(size)
-    steps = f" in steps of {line[1]}" if line is not None and line[1] > 1 else ""
+    steps = f" in steps of {line[1]:,}" if line is not None and line[1] > 1 else ""
     limits = f"{span(*range_of(info, size)) or 'any'}{steps}" if steps else span(*range_of(info, size))
     told = ", ".join(filter(None, (listed(where), given)))
     return f"{name} = {said}", f"{told} ({limits})" if limits else told
@@ -349,6 +347,7 @@ _ABOUT: dict[str, str | Callable[[Any], str]] = {
     "Statement": "graphflops.render.statement:headline",
     "Serving": "graphflops.render.serving:headline",
     "Plan": "graphflops.render.plan:said",
+    "Replication": "graphflops.render.serving:replication_headline",
 }
 
 

@@ -85,5 +85,5 @@ def _numbers_replaced(name: str, texts: Iterable[str]) -> str:
 def span(low: int | None, high: int | None) -> str:
     """An inclusive range in words: "1..64", "at least 1", "at most 64", "" without limits."""
     if low is None:
-        return "" if high is None else f"at most {high}"
-    return f"at least {low}" if high is None else f"{low}..{high}"
+        return "" if high is None else f"at most {high:,}"
+    return f"at least {low:,}" if high is None else f"{low:,}..{high:,}"

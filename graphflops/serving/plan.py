@@ -233,6 +233,7 @@ class Served(Record, frozen=True):
             yield f"caches of {self.stored.bits} bits a number, read as fast as so many bytes of the program's: a guess"
         if self.setting.shared:
             yield f"{100 * self.setting.shared:g} % of each context is common: kept and computed once, read by each request"
+        yield from ["prices are in the currency of --price-per-hour"] * (self.price_per_hour is not None)
         yield from self.steps.exchanges.notes()
         yield from self.engine.assumptions(self.prefill is not None)
 
@@ -322,12 +323,24 @@ class Replicas(Record, frozen=True):
         """Requests of all copies at once."""
         return self.count * self.cell.batch if self.cell is not None else 0
 
+    def __str__(self) -> str:
+        return f"{self.count:,} x tp={self.each}"
+
+
+class Replication(Rendered, Record, frozen=True):
+    """All ways to serve a decoder on `devices` devices."""
+
+    report: Report  # of a step
+    devices: int
+    ways: tuple[Replicas, ...]  # by context, those with the most tokens per second first
+    notes: tuple[str, ...] = ()
+
 
 def replicas(
     model: Model, *, devices: int, device: str, context: Sequence[int] = (8192,), network: str | None = None,
     **options: Any,
-) -> tuple[Replicas, ...]:  # fmt: skip
-    """All ways to serve a decoder on `devices` devices, by context, those with the most tokens per second first.
+) -> Replication:  # fmt: skip
+    """All ways to serve a decoder on `devices` devices.
 
     The devices of a copy share each layer, and are in one node (tensor parallel; each expert is split as well). Options and
     errors are those of `serve`.
@@ -336,6 +349,7 @@ def replicas(
         raise OptionError(f"--devices {devices:,}: give 1 to {_MOST_DEVICES:,}")
     node = network_of(complete(device_named(device)), network).node.devices
     found: list[Replicas] = []
+    notes: tuple[str, ...] = ()
     for each in divisors(devices):
         count = devices // each
         if each > node:
@@ -349,6 +363,7 @@ def replicas(
                 raise  # more devices would not help
             found += [Replicas(count, each, length, None, str(error)) for length in context]
             continue
+        notes = notes or tuple(plan.notes())
         whole = len(plan.steps.exchanges.whole)
         for length in sorted({*context}):
             most = plan.most(length)
@@ -356,4 +371,5 @@ def replicas(
             lacking = "no request keeps the limits" if most else "no request fits"
             said = lacking if cell is None else f"{whole} products run whole on each device" if whole else ""
             found.append(Replicas(count, each, length, cell, said))
-    return tuple(sorted(found, key=lambda one: (one.context, -one.tokens_per_second)))
+    ways = tuple(sorted(found, key=lambda one: (one.context, -one.tokens_per_second)))
+    return Replication(plan.steps.report, devices, ways, notes)

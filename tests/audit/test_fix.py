@@ -319,6 +319,16 @@ def wasteful(tmp_path: Path) -> Path:
     return saved(f"{A} {{ t = Cast<to = 1>(a) \n y = Relu(t) }}", tmp_path / "model.onnx")
 
 
+def test_what_is_missing_is_installed_by_the_python_that_runs(
+    wasteful: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graphflops.commands.audit._EXTRA", ("no_such_package",))
+    result = run(wasteful, "--diff")
+    assert result.exit_code == 2
+    assert f"{sys.executable} -m pip install 'graphflops[fix]'" in result.output
+    assert "--fix" not in result.output
+
+
 def test_the_command_in_child_processes(wasteful: Path) -> None:
     before = wasteful.read_bytes()
     result = run(wasteful, "--fix")

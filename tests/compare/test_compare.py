@@ -111,6 +111,27 @@ def test_what_moved_into_another_module_is_found() -> None:
     assert listed(compared(old, new)) == [("moved", "encoder.proj", "decoder.proj")]
 
 
+def test_lists_of_unrelated_networks_are_no_pairs() -> None:
+    def network(kind: str, *paths: str) -> Report:
+        rows = [linear(path, path, 8 + len(path), 8) for path in paths]
+        lists = {path.split(".")[0]: "torch.nn.Sequential" for path in paths}
+        parts = {path.rpartition(".")[0]: kind for path in paths}
+        return made(rows, modules={**parts, **lists})
+
+    # as many lists on both sides, of parts that share nothing
+    old = network("my.BasicBlock", "layer1.0.conv1", "layer2.0.conv1")
+    new = network("my.InvertedResidual", "stage2.0.branch", "stage3.0.branch")
+    assert {entry[0] for entry in listed(compared(old, new))} == {"gone", "new"}
+    # lists elsewhere of which only the numbers are equal
+    old = made(
+        [plain("a", "aten.relu.default", f"block.down.{n}", f"nn.{kind}") for n, kind in enumerate("AB")]
+    )
+    new = made(
+        [plain("a", "aten.silu.default", f"classifier.{n}", f"nn.{kind}") for n, kind in enumerate("CD")]
+    )
+    assert {entry[0] for entry in listed(compared(old, new))} == {"gone", "new"}
+
+
 def wrapped(report: Report, wrapper: str) -> Report:
     """The report of the model as `m` of a module of some type; "" where the file records no types."""
     rows = [row._replace(module=f"m.{row.module}".rstrip(".")) for row in report.rows]
@@ -240,6 +261,11 @@ def test_exports_are_checked_by_matrix_work() -> None:
     assert comparison.same
     assert comparison.modules == ()
     assert "the export keeps the work" in headlines(comparison)[0]
+    # the same number by a formula that is not the same for every size
+    figure = comparison.totals["forward"]["matrix_flops"]
+    other = {"matrix_flops": replace(figure, after=figure.after + symbol("ids[0]") - 2)}
+    said = replace(comparison, totals={"forward": {**comparison.totals["forward"], **other}})
+    assert headlines(said)[0].endswith("in both (0) at these sizes, by another formula")
     lost = [row._replace(cost=Cost()) if row.module == "blocks.0.mlp.up" else row for row in spelled]
     comparison = compared(decoder(), replace(onnx, rows=tuple(lost), totals=made(lost).totals))
     assert listed(comparison) == [("changed", "blocks.0.mlp.up", "blocks.0.mlp.up")]

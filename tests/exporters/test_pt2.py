@@ -260,7 +260,7 @@ def test_an_archive_with_several_programs(tmp_path: Path) -> None:
     path = save(
         tmp_path / "a.pt2", program(), extra={"m/models/decode.json": json.dumps(program([])).encode()}
     )
-    with pytest.raises(FileError, match=r"several programs: choose one with --model \(decode, model\)"):
+    with pytest.raises(FileError, match=r"holds decode, model: choose one, as in --model decode"):
         load(path)
     assert len(load(path, "model").nodes) == 1
     with pytest.raises(FileError, match="no program x; it holds decode, model"):

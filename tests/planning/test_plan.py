@@ -309,6 +309,8 @@ def test_what_fits_without_its_optimizer_is_offered(tmp_path: Path) -> None:
         return plan(DECODER, devices=1, device=str(path), sharding=("none",), recompute=("none",))
 
     (alone,) = planned(10**9).steps
+    assert (alone.bound, "longest part" in planned(10**9).summary()) == ("compute", True)
+    assert " kernels" in planned(10**9).summary()  # most of their time is no arithmetic
     (one,) = planned(alone.memory.total - alone.memory.optimizer // 2).refused
     assert one.step.memory == alone.memory
     assert one.hosted.memory.total == alone.memory.total - alone.memory.optimizer

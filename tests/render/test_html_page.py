@@ -150,7 +150,7 @@ def test_a_size_can_be_dragged_and_is_checked(page: Browser) -> None:
     assert page.find("#size-1").get_attribute("value") == "4096"
     assert tiles(page)["FLOPs"] == number(409_600 * 2 * 4096 + 1024 * 2 * 4096**2)
     page.type("#size-1", "9000")
-    assert page.all(".warning") == ["", "outside 2..4096, for which the program was exported"][1:]
+    assert page.all(".warning") == ["", "outside 2..4,096, for which the program was exported"][1:]
     assert tiles(page)["FLOPs"] == number(409_600 * 2 * 9000 + 1024 * 2 * 9000**2)
     page.type("#size-1", "many")
     assert page.all(".warning") == ["not a number of elements"]

@@ -31,6 +31,7 @@ HOMES = {
     "Statement": "graphflops.statements.statement",
     "Serving": "graphflops.serving.plan",
     "Plan": "graphflops.planning.plan",
+    "Replication": "graphflops.serving.plan",
 }
 
 

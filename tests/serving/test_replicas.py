@@ -19,7 +19,10 @@ CONTEXT = 1000
 
 
 def test_all_copies_make_what_one_makes_times_their_number(programs: tuple[Path, Path]) -> None:
-    found = replicas(programs[0], devices=8, device="h100", context=[CONTEXT], tpot="1ms", price_per_hour=2.0)
+    served = replicas(
+        programs[0], devices=8, device="h100", context=[CONTEXT], tpot="1ms", price_per_hour=2.0
+    )
+    found = served.ways
     assert {(one.count, one.each) for one in found} == {(8, 1), (4, 2), (2, 4), (1, 8)}
     assert [one.tokens_per_second for one in found] == sorted(
         (one.tokens_per_second for one in found), reverse=True
@@ -39,13 +42,13 @@ def test_all_copies_make_what_one_makes_times_their_number(programs: tuple[Path,
 
 
 def test_as_many_as_fit_without_limits(programs: tuple[Path, Path]) -> None:
-    (one,) = replicas(programs[0], devices=1, device="h100", context=[CONTEXT])
+    (one,) = replicas(programs[0], devices=1, device="h100", context=[CONTEXT]).ways
     ((_, most),) = serve(programs[0], device="h100", context=[CONTEXT], batch=[1]).requests
     assert one.requests == most
 
 
 def test_what_does_not_serve_says_why(programs: tuple[Path, Path]) -> None:
-    found = replicas(programs[0], devices=7, device="h100", context=[CONTEXT], tpot="1ns")
+    found = replicas(programs[0], devices=7, device="h100", context=[CONTEXT], tpot="1ns").ways
     assert {one.each: one.said for one in found}[1] == "no request keeps the limits"
     assert {one.each: one.said for one in found}[7].startswith("nothing can be split over 7 devices")
     with pytest.raises(OptionError, match="--devices 0"):
@@ -58,7 +61,12 @@ def test_from_the_command_line(programs: tuple[Path, Path]) -> None:
     done = CliRunner().invoke(main, [*chosen, "--format", "json"])
     assert done.exit_code == 0, done.output
     assert '"said"' in done.stdout
-    assert "2 x tp=1" in CliRunner().invoke(main, chosen).stdout
+    shown = CliRunner().invoke(main, [*chosen, "--price-per-hour", "2"]).stdout
+    assert shown.startswith(f"{programs[0].name} on 2 x NVIDIA H100 SXM: at 1,000 tokens 2 x tp=1 makes ")
+    assert "price of 1 M tokens" in shown
+    assert "prices are in the currency of --price-per-hour" in shown
+    page = CliRunner().invoke(main, [*chosen, "--format", "html"]).stdout
+    assert f"<h1>{programs[0].name}: copies</h1>" in page
     assert json.loads(done.stdout)
     refused = CliRunner().invoke(main, [*given, "--tpot", "1ms"])
     assert (refused.exit_code, "--tpot is of requests" in refused.output) == (2, True)

@@ -226,7 +226,8 @@ def _whole(comparison: Comparison) -> str:
     if comparison.same and not comparison.export:
         return f"{both}: identical, {what} {least[0]}{before_after('matrix_flops', flops)[0]}"
     if comparison.export and comparison.same:
-        kept = "in both (0)" if not flops.differs else f"→ {before_after('matrix_flops', flops)[1]}"
+        kept = "in both (0)" if flops.delta == 0 else f"→ {before_after('matrix_flops', flops)[1]}"
+        kept += " at these sizes, by another formula" * (flops.differs and flops.delta == 0)
         return f"{both}: the export keeps the work: {what} {least[0]}{before_after('matrix_flops', flops)[0]} {kept}"
     parts = [_changed("matrix_flops", flops, what, least)]
     held = forward["parameters"].differs, forward["parameter_bytes"].differs
@@ -265,9 +266,9 @@ def _general(comparison: Comparison) -> Iterator[str]:
         place = safe(size.place, 60)
         also = "" if size.stated == place else f" ({safe(size.name, 40)})"
         if isinstance(size.before, int) and size.opened:
-            yield f"{place} was {size.at(size.before)}, is open now{also}"
+            yield f"{place} was {size.at(size.before):,}, is open now{also}"
         elif isinstance(size.after, int) and size.fixed:
-            yield f"{place} was open{also}, is fixed at {size.at(size.after)} now"
+            yield f"{place} was open{also}, is fixed at {size.at(size.after):,} now"
     for remark in comparison.remarks:
         yield safe(remark.message, 300)
     for entry in comparison.inputs:

@@ -71,7 +71,7 @@ const start = () => {
     waiting = requestAnimationFrame(update);
   };
   document.getElementById("page").append(
-    ...[heading(), lead.element, totals, document.getElementById("sweep"), formulas(), sizesPanel(soon), diagnostics(), modules.element, IS_DIFF ? listed.element : null, PICTURE, el("div", { class: "pair" }, roof.element, live.element), operators.element, footer()].filter((part) => part),
+    ...[heading(), lead.element, totals, document.querySelector("#sweep, #serving"), formulas(), sizesPanel(soon), diagnostics(), modules.element, IS_DIFF ? listed.element : null, PICTURE, el("div", { class: "pair" }, roof.element, live.element), operators.element, footer()].filter((part) => part),
   );
   update();
   let wide = innerWidth;

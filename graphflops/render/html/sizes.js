@@ -3,9 +3,9 @@
 const GIVEN = { user: "given", hint: "from the export", assumption: "assumed", bound: "upper bound", none: "no value in the file" };
 
 const spanOf = (low, high) => {
-  if (low !== null && high !== null) return `${low}..${high}`;
-  if (low !== null) return `at least ${low}`;
-  return high !== null ? `at most ${high}` : "";
+  if (low !== null && high !== null) return `${grouped(String(low))}..${grouped(String(high))}`;
+  if (low !== null) return `at least ${grouped(String(low))}`;
+  return high !== null ? `at most ${grouped(String(high))}` : "";
 };
 
 // Sizes that were typed stand in the address, so that a link shows what one saw: #ids[1]=4096&batch=8.
@@ -69,7 +69,7 @@ const fixedRow = (size) => {
   return { element, show: () => {} };
 };
 
-const rangeOf = ({ low, high, scale: [step] }) => `${spanOf(low, high) || "any"}${step > 1 ? ` in steps of ${step}` : ""}`;
+const rangeOf = ({ low, high, scale: [step] }) => `${spanOf(low, high) || "any"}${step > 1 ? ` in steps of ${grouped(String(step))}` : ""}`;
 const aboutSize = (size) => {
   const range = size.low === null && size.high === null && size.scale[0] === 1 ? "" : rangeOf(size);
   return [size.where.join(", "), GIVEN[size.given_by || "none"], range].filter((part) => part).join(" · ");

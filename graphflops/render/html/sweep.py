@@ -5,7 +5,7 @@ For a sweep the section has its points, for a plan of serving curves of latency 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from graphflops.base.units import memory, number, seconds
 from graphflops.derived.resize import Point, Sweep
@@ -103,7 +103,7 @@ def _picture(
     return plot(key, name, safe(across, _LONGEST), curves, told) if curves else ""
 
 
-def _legend(groups: dict[str, list[Point]]) -> str:
+def _legend(groups: Collection[str]) -> str:
     if len(groups) < 2:
         return ""
     keys = (
@@ -116,12 +116,11 @@ def _legend(groups: dict[str, list[Point]]) -> str:
 
 def serving(plan: Serving) -> str:
     """The page of the step's report, with the plan as a section of it."""
-    pictures = f'<div class="plots">{_latencies(plan)}</div>'
     lines = "".join(f'<p class="note">{escaped(note)}</p>' for note in of_serving.notes(plan))
     grids = "".join(wide(grid, "Serving") for grid in of_serving.tables(plan))
     title, name = '<h2 id="serving-title">Serving</h2>', 'id="serving" aria-labelledby="serving-title"'
     told = f"<p>{escaped(of_serving.headline(plan))}</p>"
-    return html(plan.report, f"<section {name}>{title}{told}{pictures}{grids}{lines}</section>")
+    return html(plan.report, f"<section {name}>{title}{told}{_latencies(plan)}{grids}{lines}</section>")
 
 
 def _latencies(plan: Serving) -> str:
@@ -136,5 +135,5 @@ def _latencies(plan: Serving) -> str:
     if not curves:
         return ""
     drawn = plot("serving", "time of a token", "tokens a second", curves, _TIME[-1])
-    caption = "<figcaption>time of a token by tokens a second</figcaption>"
-    return f'<figure class="chart">{caption}{drawn}</figure>'
+    legend, caption = _legend([curve.label for curve in curves]), "time of a token by tokens a second"
+    return f'{legend}<div class="plots"><figure class="chart"><figcaption>{caption}</figcaption>{drawn}</figure></div>'
