@@ -12,13 +12,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from graphflops.devices import Device
+from graphflops.devices import Device, Platform, platform_of
 from graphflops.dims import Dim, Expr, dim_max, evaluate, total
 from graphflops.errors import DimError
+from graphflops.execution.strides import row_major
 from graphflops.graph import Ref
+from graphflops.kernels.beside import reduction_bytes
+from graphflops.kernels.kernel import FLOAT_BYTES
 from graphflops.memory.allocator import Allocator
 from graphflops.memory.replay import OPTIMIZER, replay
-from graphflops.passes.optimizer import trained, update
+from graphflops.passes.optimizer import Buffer, Parameter, known_bytes, trained, update
 from graphflops.passes.program import MemoryUse, PricedProgram
 from graphflops.report import ENTRIES, LASTING, Execution, Held, MemoryPhase, PhaseMemory, Row, Timeline
 
@@ -48,7 +51,8 @@ def ledger(
     if memory.step is not None:
         assert memory.training is not None
         workspaces = _workspaces(program, device, memory.step)
-        timeline, alive = _training(program, memory, lasting, workspaces)
+        platform = platform_of(device) if execution == "eager" else None
+        timeline, alive = _training(program, memory, lasting, workspaces, platform)
         phases.append(measured("training", timeline, memory.training.bytes, alive))
     return tuple(phases)
 
@@ -128,21 +132,37 @@ def is_alive(held: Held, moment: int) -> bool:
     return held.first <= moment <= held.last or held.kind == "library"
 
 
+def _column_sums(parameters: Sequence[Parameter], platform: Platform) -> tuple[Buffer, ...]:
+    """Adafactor, one parameter at a time: the buffer for a matrix's sums over rows, and the update before it."""
+    moments: list[tuple[Buffer, ...]] = []
+    for before, (name, value) in zip([None, *parameters], parameters, strict=False):
+        if value.rank > 1:
+            strides = row_major(value.shape)
+            size = reduction_bytes(value.shape, strides, (value.rank - 2,), FLOAT_BYTES, platform)
+            last = () if before is None else (Buffer(before.name, before.type.nbytes),)
+            moments.append((*last, Buffer(name, size)))
+    return max(moments, key=known_bytes, default=())
+
+
 def _training(
     program: PricedProgram,
     memory: MemoryUse,
     lasting: Sequence[Held],
     workspaces: Sequence[Held],
+    eager_on: Platform | None,
 ) -> tuple[Timeline, Dim]:
     """The forward, the gradients, then the optimizer's step; and the bytes live in that step beside what lasts."""
     step = memory.step
     assert step is not None
     assert program.training is not None
     optimizer = update(program.training, trained(program))
+    temporaries = optimizer.temporaries
+    if eager_on and (program.training.optimizer, program.training.implementation) == ("adafactor", "single"):
+        temporaries = max(temporaries, _column_sums(trained(program), eager_on), key=known_bytes)
     moment, ended = len(step.rows), len(step.held) - memory.lasting
     results = [held for held in step.held[ended:] if held.kind == "value"]  # freed before the update
     alive = [held._replace(last=moment) for held in step.held[ended:] if held.kind != "value"]
-    alive += [Held(made.name, "temporary", moment, moment, made.bytes) for made in optimizer.temporaries]
+    alive += [Held(made.name, "temporary", moment, moment, made.bytes) for made in temporaries]
     targets = {entry.name: entry.target for entry in program.graph.inputs if entry.role == "parameter"}
     held = [
         one._replace(name=targets[one.name]) if one.kind == "gradient" and one.name in targets else one

@@ -31,6 +31,7 @@ from graphflops.rules.added_calls import (
     cross_entropy,
     linear,
     log_softmax,
+    nll_loss,
     scaled,
     viewed,
 )
@@ -266,18 +267,6 @@ def _eligible(value: Any) -> TensorType | None:
     return value if is_tensor else None
 
 
-def _parts(node: Node, types: Mapping[str, Any]) -> list[Node]:
-    """The two calls of a cross-entropy with classes; autocast converts what is between them (LossNLL.cpp of ATen)."""
-    given = node.arguments() if node.operator.name == "cross_entropy_loss" else {}
-    x, labels = (tensor_type(given.get(name), types) for name in ("x", "labels"))
-    is_plain = x is not None and labels is not None and not labels.dtype.is_floating
-    if x is None or not is_plain or given.get("label_smoothing") or node.operator.dialect != "aten":
-        return [node]
-    name = f"{node.name}_log_softmax"
-    first = log_softmax(node, name, node.args[0], min(x.rank - 1, 1), x.dtype)
-    return [first, replace(node, op="aten.nll_loss_nd.default", args=(Ref(name), *node.args[1:5]))]
-
-
 class _Conversion(Record, frozen=True):
     """Converts the type of most parameters to a wanted type, and products to a lower type as autocast does."""
 
@@ -296,13 +285,34 @@ class _Conversion(Record, frozen=True):
         marks = dict(graph.recomputed)
         for recorded in graph.nodes:
             node = self.with_nested(self.with_type(recorded), types)
-            for part in [node] if self.lower is None else _parts(node, types):
+            for part in [node] if self.lower is None else self.parts(node, types):
                 for call in [part] if self.lower is None else self.autocast(part, types, self.lower):
                     self.derive(call, types, graph)
                     nodes.append(call)
                     if node.name in marks:
                         marks[call.name] = marks[node.name]
         return replace(graph, nodes=tuple(nodes), types=types, recomputed=marks)
+
+    def unused(self, wished: str) -> str:
+        """The name, with a number if a value has it already."""
+        names = (f"{wished}_{number}" if number else wished for number in count())
+        name = next(name for name in names if name not in self.taken)
+        self.taken.add(name)
+        return name
+
+    def parts(self, node: Node, types: Mapping[str, Any]) -> list[Node]:
+        """The two calls of a cross-entropy with classes; autocast converts what is between them (LossNLL.cpp of ATen)."""
+        given = node.arguments() if node.operator.name == "cross_entropy_loss" else {}
+        x, labels = (tensor_type(given.get(name), types) for name in ("x", "labels"))
+        is_plain = x is not None and labels is not None and not labels.dtype.is_floating
+        is_smooth = bool(given.get("label_smoothing")) or any(node.args[5:])
+        if x is None or not is_plain or is_smooth or node.operator.dialect != "aten":
+            return [node]
+        name = self.unused(f"{node.name}_log_softmax")
+        logarithms = log_softmax(node, name, given["x"], min(x.rank - 1, 1), x.dtype)
+        others = {key: value for key, value in node.kwargs if key in ("reduction", "ignore_index")}
+        operands = Ref(name), given["labels"], given.get("weight"), *node.args[3:5]
+        return [logarithms, replace(nll_loss(node, node.name, *operands, **others), outputs=node.outputs)]
 
     def autocast(self, node: Node, types: Mapping[str, Any], lower: DType) -> list[Node]:
         """The conversions before a call, as calls of their own, and the call on their results."""
@@ -327,10 +337,7 @@ class _Conversion(Record, frozen=True):
             is_cached = wanted is lower and value.dtype is FLOAT32 and argument.name in self.leaves
             if is_cached and argument.name in self.cached:
                 return Ref(self.cached[argument.name])
-            wished = f"{argument.name}_{wanted.name}"
-            names = (f"{wished}_{number}" if number else wished for number in count())
-            name = next(name for name in names if name not in self.taken)
-            self.taken.add(name)
+            name = self.unused(f"{argument.name}_{wanted.name}")
             if is_cached:
                 self.cached[argument.name] = name
             calls.append(converted(node, name, argument, dtype=wanted))

@@ -26,6 +26,8 @@ scaled = partial(_call, "aten.mul.Tensor")  # x times a number
 added = partial(_call, "aten.add.Tensor")  # the sum of two tensors
 viewed = partial(_call, "aten.view.default")  # x with another shape
 log_softmax = partial(_call, "aten.log_softmax.int")  # of x along an axis, in an element type
+# Of logarithms, classes, and the weight, reduction and ignored class as of a cross-entropy.
+nll_loss = partial(_call, "aten.nll_loss_nd.default")
 cross_entropy = partial(_call, "aten.cross_entropy_loss.default")  # mean cross-entropy of logits and classes
 
 

@@ -187,7 +187,7 @@ def test_a_sequence_whose_channels_are_last_is_copied() -> None:
 
 def test_groups_of_few_channels_are_not_padded() -> None:
     """Beside a convolution that has the program's images turned."""
-    given = {"x": t(2, 96, 16, 16), "w": t(96, 96, 3, 3), "s": t(2, 6, 16, 16), "v": t(12, 3, 3, 3)}
+    given = {"x": t(2, 96, 16, 16), "w": t(96, 96, 3, 3), "s": t(2, 8, 16, 16), "v": t(16, 4, 3, 3)}
     calls = ("y", "conv2d.default", "x", "w"), ("z", "conv2d.default", "s", "v", None, 1, 0, 1, 2)
     plan = plan_of_calls(given, *calls, results=("y", "z"))
     assert plan.joint.channels_last

@@ -121,6 +121,20 @@ def test_autocast_converts_inside_a_cross_entropy():
     assert report.step().peak_bytes == (2 + 4 + 4) * wide + (2 + 4) * rows * D + 8 * rows + 4
 
 
+def test_a_smoothed_cross_entropy_is_one_call():
+    class Smooth(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(8))
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(x * self.scale, y, label_smoothing=0.1)
+
+    program = torch.export.export(Smooth(), (torch.randn(4, 8), torch.zeros(4).long()))
+    report = analyze(program, training=Training(precision="bf16-mixed"))
+    assert report.rows[-1].op == "aten.cross_entropy_loss.default"
+
+
 def test_a_weight_used_twice_is_converted_once():
     class Twice(torch.nn.Module):
         def __init__(self) -> None:
