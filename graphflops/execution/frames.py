@@ -291,10 +291,11 @@ class References:
     def hold_arguments(self, place: int) -> None:
         """What a call reads from outside of a forward lives until the forward returns."""
         entered = self.frames[-1].entered if self.frames else 0
-        for value in [value for value in self.reads[place] if self.made.get(value, entered) < entered]:
-            inside = [frame for frame in self.frames if frame.entered > self.made[value]]
-            for frame in [frame for frame in inside if frame.line.function == "forward"][:1]:
-                frame.kept.add(value)
+        for value in self.reads[place]:
+            if (made := self.made.get(value, entered)) < entered:
+                inside = [x for x in self.frames if x.entered > made and x.line.function == "forward"]
+                if inside:
+                    inside[0].kept.add(value)
 
     def hold_joined(self, place: int) -> None:
         """Operands that a call joins from a variable's list live as long as the variable.
@@ -326,7 +327,8 @@ class References:
         read = [self.memory_of.get(value, value) for value in self.reads[place]]
         if node.operator.kind not in _PASSED_THROUGH and not self.joined.isdisjoint(read):
             for caller in callers:
-                for value in [value for value in read if value in caller.running.hidden & self.joined]:
+                joined = caller.running.hidden & self.joined
+                for value in filter(joined.__contains__, read):
                     caller.running.locals[self.nodes[self.made[value]].op] = value
         if is_spelled:
             return
