@@ -14,8 +14,7 @@ from msgspec import Struct
 
 from graphflops.attention.conditions import HIDING, TRUE, Truth
 from graphflops.attention.constants import Constants
-from graphflops.attention.elementwise import Function
-from graphflops.attention.intervals import Interval
+from graphflops.attention.elementwise import Function, Interval
 from graphflops.attention.piecewise import Number, as_truth, visible_where
 from graphflops.base.lazy import numpy as np
 from graphflops.base.record import Record

@@ -163,23 +163,21 @@ def _solved(difference: Dim, order: Mapping[str, int]) -> tuple[str, Dim]:
         return "", 0
     signs = [coefficient > 0 for coefficient in difference.terms.values()]
     alone = {sign for sign in (True, False) if signs.count(sign) == 1}
-    candidates: list[tuple[int, str, Dim]] = []
-    for monomial, coefficient in difference.terms.items():
-        is_alone = (coefficient > 0) in alone  # else a term of the sum is negative
-        if not is_alone or abs(coefficient) != 1 or len(monomial) != 1 or monomial[0].kind != "symbol":
-            continue
-        name = monomial[0].name
-        sum_of = symbol(name) - difference * coefficient
+    candidates = {
+        monomial[0].name: coefficient
+        for monomial, coefficient in difference.terms.items()
+        if (coefficient > 0) in alone and abs(coefficient) == 1  # else a term of the sum is negative
+        if len(monomial) == 1 and monomial[0].kind == "symbol"
+    }
+    for name in sorted(candidates, key=order.__getitem__, reverse=True):
+        sum_of = symbol(name) - difference * candidates[name]
         is_sum = isinstance(sum_of, int) and sum_of > 0
         if isinstance(sum_of, Expr) and name not in sum_of.symbols and min(sum_of.terms.values()) >= 0:
             simple = (len(m) < 2 and all(x.kind in ("symbol", "//") for x in m) for m in sum_of.terms)
             is_sum = all(simple)
         if is_sum:
-            candidates.append((order[name], name, sum_of))
-    if not candidates:
-        return "", 0
-    _, name, size = max(candidates, key=lambda candidate: candidate[0])
-    return name, size
+            return name, sum_of
+    return "", 0
 
 
 Types = Mapping[str, object]

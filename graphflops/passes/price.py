@@ -14,7 +14,7 @@ from graphflops.cost import Estimate, RegionRun, Value
 from graphflops.dims import Dim, at_least
 from graphflops.errors import ModelError, NoRuleError, RuleError, ShapeError, shown
 from graphflops.graph import Graph, Node, Phase, Ref
-from graphflops.ops import Op, onnx_operands, operator
+from graphflops.ops import Op, operator
 from graphflops.passes.bind import Binding
 from graphflops.passes.gradients import add_recomputation, pass_on, reached
 from graphflops.passes.price_call import (
@@ -226,9 +226,8 @@ class Pricer:
         """Price a call, or reuse the price of an equal one. stated: check that the file's element types go together."""
         args = self._resolved(node.args, values)
         dropped = () if self.types.derives else _PLACEMENT
-        kwargs = tuple(
-            [(key, self._resolved(value, values)) for key, value in node.kwargs if key not in dropped]
-        )
+        kept = [entry for entry in node.kwargs if entry[0] not in dropped]
+        kwargs = tuple([(key, self._resolved(value, values)) for key, value in kept])
         if node.op not in self.facts_of:
             self.facts_of[node.op] = self.facts(node.operator)
         if (fact_of := self.facts_of[node.op]) is not None:
@@ -240,20 +239,14 @@ class Pricer:
                 kwargs = (*kwargs, (fact.keyword, self.binding.bound(fact.value)))
         wanted = tuple([name is not None for name in node.outputs]) if self.types.derives else None
         key = (node.op, key_of(args), key_of(kwargs), wanted, stated)
-        known = self.priced.get(key)
-        if known is None:
-            problem = onnx_operands.fault(node.op, args) if stated and self.types.derives else ""
+        if key not in self.priced:
             try:
-                asked = (
-                    unknown_call("GF118", problem)
-                    if problem
-                    else self._asked(node.op, args, kwargs, wanted, stated)
-                )
+                asked = self._asked(node.op, args, kwargs, wanted, stated)
             except LimitPassed as passed:
                 passed.at(place_of(node))
                 raise
-            known = self.priced[key] = replace(asked, form=len(self.priced))
-        return known
+            self.priced[key] = replace(asked, form=len(self.priced))
+        return self.priced[key]
 
     def _call(self, node: Node, uses: tuple[str, ...], priced: Priced, row: int) -> PricedCall:
         """The priced call; calls of one price that place their results differently have different forms."""

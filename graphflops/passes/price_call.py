@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
+from itertools import zip_longest
 from typing import Any, Union
 
 from msgspec.structs import astuple, replace
@@ -74,13 +75,16 @@ def price_call(
     """
     if training:
         args, kwargs = distinct(args), distinct(kwargs)
-    if wanted is not None and (problem := fault(op, kwargs)):
-        has_all = all(name in (attributes(op) or ()) for name, _ in kwargs)
-        return unknown_call("GF118" if has_all else "GF104", problem)
-    if wanted is not None and (problem := onnx_operands.broken(op, args, kwargs)):
-        return unknown_call("GF118", problem)
-    if wanted is not None and "outputs" in rule.signature.keywords:
-        kwargs = (*kwargs, ("outputs", wanted))
+    if wanted is not None:
+        if stated and (problem := onnx_operands.fault(op, args)):
+            return unknown_call("GF118", problem)
+        if problem := fault(op, kwargs):
+            has_all = all(name in (attributes(op) or ()) for name, _ in kwargs)
+            return unknown_call("GF118" if has_all else "GF104", problem)
+        if problem := onnx_operands.broken(op, args, kwargs):
+            return unknown_call("GF118", problem)
+        if "outputs" in rule.signature.keywords:
+            kwargs = (*kwargs, ("outputs", wanted))
     arguments: dict[str, Any] | None = None
     try:
         by_place = wanted is None and not op.startswith("higher_order.")
@@ -239,9 +243,8 @@ def converts(op: Op, x: Any) -> bool:
 
 def placeholders_in(dims: Iterable[Any]) -> frozenset[str]:
     """Names of the sizes that depend on data and that are not numbered yet."""
-    return frozenset(
-        name for dim in dims if isinstance(dim, Expr) for name in dim.symbols if name.endswith("?")
-    )
+    named = (dim.symbols for dim in dims if isinstance(dim, Expr))
+    return frozenset(name for names in named for name in names if name.endswith("?"))
 
 
 def put_in(value: Any, names: Mapping[str, Dim]) -> Any:
@@ -262,17 +265,9 @@ def substituted(estimate: Estimate, names: Mapping[str, Dim]) -> Estimate:
     )
 
 
-def is_same(ours: Value, recorded: Value) -> bool:
-    """Whether a derived type is exactly the recorded one."""
-    if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
-        return False
-    return ours.shape == recorded.shape and ours.dtype is recorded.dtype
-
-
 def _trimmed(estimate: Estimate, wanted: Sequence[bool]) -> Estimate:
-    out = tuple(
-        [value if place < len(wanted) and wanted[place] else None for place, value in enumerate(estimate.out)]
-    )
+    pairs = zip_longest(estimate.out, wanted[: len(estimate.out)], fillvalue=False)
+    out = tuple([value if is_wanted else None for value, is_wanted in pairs])
     return estimate if out == estimate.out else replace(estimate, out=out)
 
 

@@ -17,15 +17,7 @@ from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph, Node, Ref
 from graphflops.passes.bind import Binding
 from graphflops.passes.claims import Claims, FallbackTypes, paired
-from graphflops.passes.price_call import (
-    RANKLESS,
-    Priced,
-    is_same,
-    outgrown,
-    placeholders_in,
-    put_in,
-    substituted,
-)
+from graphflops.passes.price_call import RANKLESS, Priced, outgrown, placeholders_in, put_in, substituted
 from graphflops.passes.program import Names, Notes
 from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, TensorType, UnknownType, sizes_in, with_sizes
 from graphflops.view import nested_graphs
@@ -166,13 +158,12 @@ class Reconciler:
         for index, name in enumerate(node.outputs):
             ours = derived[index] if index < len(derived) else None
             if is_step and priced.state != "unknown" and isinstance(ours, TensorType) is (name is None):
-                self.say(
-                    "GF105", node, f"rule gives {ours} as result {index}, the file {name and 'a tensor'}"
-                )
+                text = f"rule gives {ours} as result {index}, the file {name and 'a tensor'}"
+                self.say("GF105", node, text)
             if name is None:
                 continue
             recorded = self.binding.value(graph, name)
-            if recorded is None or is_same(ours, recorded):
+            if recorded is None or _is_same(ours, recorded):
                 value = ours
             else:
                 if self.unbacked and self._learns(ours, recorded):
@@ -260,9 +251,8 @@ class Reconciler:
         differs = used and not is_packed and self.claims.contradict(ours, recorded)
         if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
             if differs:
-                self.say(
-                    "GF127", node, f"computes {shown(str(ours))}, the file records {shown(str(recorded))}"
-                )
+                text = f"computes {shown(str(ours))}, the file records {shown(str(recorded))}"
+                self.say("GF127", node, text)
             return ours if node.operator.kind == "comparison" and isinstance(ours, Expr) else recorded
         if differs or ours.rank != recorded.rank or any(map(differ, ours.shape, recorded.shape)):
             if used:
@@ -284,6 +274,13 @@ def _writes(node: Node) -> bool:
     if node.operator.writes_operands:
         return node.operator.kind != "identity"
     return any(_writes(inner) for graph in nested_graphs(node) for inner in graph.nodes)
+
+
+def _is_same(ours: Value, recorded: Value) -> bool:
+    """Whether a derived type is exactly the recorded one."""
+    if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
+        return False
+    return ours.shape == recorded.shape and ours.dtype is recorded.dtype
 
 
 def _is_smaller(recorded: Value, ours: Value) -> bool:
