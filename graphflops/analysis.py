@@ -302,7 +302,7 @@ def _facts_of(graph: Graph) -> FindFact:
     from graphflops.passes import equal_sizes
 
     devices = equal_sizes.facts_of(graph)
-    return lambda op: visible(op) or devices(op)
+    return lambda *call: visible(*call) or devices(*call)
 
 
 def as_graph(model: object, model_name: str | None = None) -> Graph:

@@ -34,11 +34,12 @@ def facts_of(graph: Graph) -> FindFact:
 
         return FlexAttentions(graph)
 
-    def visible(graph: Graph, node: Node, arguments: tuple[Any, ...]) -> Fact:
-        seen, problem = interpreter().seen(graph, node, arguments)
-        return Fact("seen", seen, "GF117", problem)
+    def visible(graph: Graph, node: Node, arguments: tuple[Any, ...]) -> Fact | None:
+        if not node.operator.has_score_function:
+            return None
+        return Fact("seen", *interpreter().seen(graph, node, arguments))
 
-    return lambda op: visible if op.has_score_function else None
+    return visible
 
 
 def find_attentions(program: PricedProgram, masks: Mapping[str, Stated]) -> PricedProgram:
@@ -61,9 +62,8 @@ def find_attentions(program: PricedProgram, masks: Mapping[str, Stated]) -> Pric
         program.notes.say("GF117", "", text)
     if unfollowed:
         made = ", ".join(map(shown, unfollowed))
-        program.notes.say(
-            "GF117", "", f"{made}: masks of attention by it are not followed, and count as hiding nothing"
-        )
+        text = f"{made}: masks of attention by it are not followed, and count as hiding nothing"
+        program.notes.say("GF117", "", text)
 
     def grown(whole: Cost, pairs: Sequence[tuple[Cost | None, Cost | None]]) -> Cost:
         """A total to which the masked FLOPs of some calls are added."""

@@ -206,7 +206,9 @@ def facts_of(graph: Graph) -> FindFact:
     """
     sizes = cache(partial(group_sizes, graph))
 
-    def devices(graph: Graph, node: Node, arguments: tuple[Any, ...]) -> Fact:
+    def devices(graph: Graph, node: Node, arguments: tuple[Any, ...]) -> Fact | None:
+        if not _has_size(node.operator) or "group_size" in node.operator.parameters:
+            return None
         mesh = None if graph.step is None else graph.step.mesh
         splits = node.arguments().get(_SPLITS[0])
         group = None if mesh is None else mesh.groups.get(node.group)
@@ -214,7 +216,7 @@ def facts_of(graph: Graph) -> FindFact:
             return Fact("devices", sizes().get(node.group))
         return Fact("place", group.ranks.index(mesh.rank))  # the place of its own slice among those it sends
 
-    return lambda op: devices if _has_size(op) and "group_size" not in op.parameters else None
+    return devices
 
 
 def group_sizes(graph: Graph) -> Mapping[str, Dim]:

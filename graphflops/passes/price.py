@@ -14,7 +14,7 @@ from graphflops.cost import Estimate, RegionRun, Value
 from graphflops.dims import Dim, at_least
 from graphflops.errors import ModelError, NoRuleError, RuleError, ShapeError, shown
 from graphflops.graph import Graph, Node, Phase, Ref
-from graphflops.ops import Op, operator
+from graphflops.ops import operator
 from graphflops.passes.bind import Binding
 from graphflops.passes.gradients import add_recomputation, pass_on, reached
 from graphflops.passes.price_call import (
@@ -37,9 +37,8 @@ from graphflops.tensor import TensorType, UnknownType, flat, with_sizes
 from graphflops.training import Training
 
 Progress = Callable[[int, int], None]
-# Finds the fact of a call in a graph, given its arguments as the rule sees them.
-FactOf = Callable[[Graph, Node, "tuple[Any, ...]"], "Fact"]
-FindFact = Callable[[Op], "FactOf | None"]
+# Finds the fact of a call in a graph, given its arguments as the rule sees them; None for most calls.
+FindFact = Callable[[Graph, Node, "tuple[Any, ...]"], "Fact | None"]
 
 # Keywords that place a tensor or seed it but change neither its type nor the work.
 _PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "generator", "non_blocking"})
@@ -51,14 +50,13 @@ class Fact(Record, frozen=True):
 
     keyword: str
     value: Any  # None if nothing is known
-    code: str = ""
-    problem: str = ""  # the message of a diagnostic with the code; "" for none
+    problem: str = ""  # why it is not known, or only a bound
 
 
 def price(
     graph: Graph,
     binding: Binding,
-    facts: Callable[[Graph], FindFact] = lambda _: lambda _: None,
+    facts: Callable[[Graph], FindFact] = lambda _: lambda *_: None,
     *,
     training: Training | None = None,
     progress: Progress | None = None,
@@ -66,7 +64,7 @@ def price(
 ) -> PricedProgram:
     """The program with the cost of every call, nested graphs included.
 
-    facts: by graph, a function that returns for an operator what finds the fact of its calls; None for most operators.
+    facts: by graph, what finds the facts of calls.
     fused: whether conversions from and to few bits are parts of neighbouring calls; not in training.
     Raises ModelError if the given sizes contradict the program.
     """
@@ -121,9 +119,8 @@ class Pricer:
         self.found_facts: dict[Node, Any] = {}  # what rules got beyond the operands of calls
         self.notes = Notes()
         self.names = Names(graph.symbols.keys(), self.notes)
-        self.types = Reconciler(graph, binding, self.names, self.notes, self._resolved)
+        self.types = Reconciler(graph, binding, self.names, self.notes)
         self.rules: dict[str, tuple[Rule | None, bool]] = {}
-        self.facts_of: dict[str, FactOf | None] = {}
         self.priced: dict[tuple[Any, ...], Priced] = {}
         self.forms: dict[tuple[Any, ...], int] = {}  # of calls that say where their results are placed
         self.regions: dict[tuple[Any, ...], _Region] = {}
@@ -228,12 +225,9 @@ class Pricer:
         dropped = () if self.types.derives else _PLACEMENT
         kept = [entry for entry in node.kwargs if entry[0] not in dropped]
         kwargs = tuple([(key, self._resolved(value, values)) for key, value in kept])
-        if node.op not in self.facts_of:
-            self.facts_of[node.op] = self.facts(node.operator)
-        if (fact_of := self.facts_of[node.op]) is not None:
-            fact = fact_of(graph, node, args)
+        if (fact := self.facts(graph, node, args)) is not None:
             if fact.problem:
-                self.types.say(fact.code, node, fact.problem)
+                self.types.say("GF117", node, fact.problem)
             if fact.value is not None:
                 self.found_facts[node] = fact.value
                 kwargs = (*kwargs, (fact.keyword, self.binding.bound(fact.value)))

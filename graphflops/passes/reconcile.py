@@ -5,8 +5,7 @@ If neither a rule nor the file gives a type, `FallbackTypes` takes what the form
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
@@ -22,9 +21,6 @@ from graphflops.passes.program import Names, Notes
 from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, TensorType, UnknownType, sizes_in, with_sizes
 from graphflops.view import nested_graphs
 
-Resolve = Callable[[Any, Mapping[str, Value]], Any]
-
-
 _KEPT_BY_DEVICE = frozenset({"normalisation", "attention", "dropout"})
 _EXPORT_DYNAMIC = "a size is fixed in the program: export it with dynamic shapes"
 
@@ -32,9 +28,8 @@ _EXPORT_DYNAMIC = "a size is fixed in the program: export it with dynamic shapes
 class Reconciler:
     """What is known of the types of one program and of its nested graphs."""
 
-    def __init__(self, graph: Graph, binding: Binding, names: Names, notes: Notes, resolve: Resolve) -> None:
+    def __init__(self, graph: Graph, binding: Binding, names: Names, notes: Notes) -> None:
         self.program, self.binding, self.names, self.notes = graph, binding, names, notes
-        self.resolve = resolve  # turns an argument into what its rule sees
         # Whether derived types win, because the file records none that are reliable.
         self.derives = graph.declared is not None
         self.contents: dict[Graph, set[str]] = {}  # by graph, the values whose contents are known
@@ -192,7 +187,6 @@ class Reconciler:
         derived = priced.estimate.out
         if priced.state != "unknown" and any(name is not None for name in node.outputs[len(derived) :]):
             self.say("GF105", node, f"rule gives {len(derived)} results, the file names {len(node.outputs)}")
-        others: dict[int, Value] | None = None
         for place, name in enumerate(node.outputs):
             if name is None:
                 continue
@@ -207,9 +201,7 @@ class Reconciler:
                             self.say("GF116", node, f"{text} {self.named[size]}")
                     value = with_sizes(value, lambda x: self.named.get(x, x) if isinstance(x, Expr) else x)
             else:
-                if others is None:
-                    others = fallback.of(node, derived, graph)
-                value = others[place]
+                value = fallback.of(name, value, graph)
                 if priced.state != "unknown" and value is (graph.declared or {}).get(name):
                     self._alone(node, name)
                 value = put_in(value, {n: self.fresh(n) for n in placeholders_in(sizes_in(value))})

@@ -145,12 +145,10 @@ def chosen(option: str, patterns: Sequence[str], paths: Sequence[str], nothing: 
 
 def with_adapters(graph: Graph, rank: int, modules: Sequence[str]) -> Graph:
     """The graph with a trained adapter beside each linear layer in these modules: `y + B(A(x)) * scale`, as PEFT adds it."""
-    targets = {
-        entry.name: entry.target.rpartition(".")[0] for entry in graph.inputs if entry.role == "parameter"
-    }
-    layers = {
-        node.name: targets[name] for node in graph.nodes if (name := _weight(node, graph.types)) in targets
-    }
+    parameters = [entry for entry in graph.inputs if entry.role == "parameter"]
+    targets = {entry.name: entry.target.rpartition(".")[0] for entry in parameters}
+    weights = {node.name: _weight(node, graph.types) for node in graph.nodes}
+    layers = {name: targets[weight] for name, weight in weights.items() if weight in targets}
     wanted = chosen("--lora", modules, list(layers.values()), "no linear layers")
     inputs, nodes, made = list(graph.inputs), [], set[str]()
     types: dict[str, Any] = dict(graph.types)
@@ -159,7 +157,7 @@ def with_adapters(graph: Graph, rank: int, modules: Sequence[str]) -> Graph:
         if layer not in wanted:
             nodes.append(node)
             continue
-        result, name = node.outputs[0], _weight(node, types)
+        result, name = node.outputs[0], weights[node.name]
         own, down, up, product = (f"{result}_{part}" for part in ("base", "lora_A", "lora_B", "scaled"))
         factors = f"{name}_lora_A", f"{name}_lora_B"
         types[own] = types[result or ""]
@@ -231,22 +229,20 @@ _SAYS_FLOAT32 = re.compile(r"\.float32\b|\.float\(|torch\.float\b")
 
 def at_precision(graph: Graph, precision: Precision, leaves: Iterable[str]) -> Graph:
     """The program with parameters, values and products of a precision. leaves: names of parameters that want a gradient."""
-    given = {entry: graph.types.get(entry.name) for entry in graph.inputs}
+    typed = [(entry, tensor_type(entry.name, graph.types)) for entry in graph.inputs]
+    floating = [(entry, value) for entry, value in typed if value is not None and value.dtype in _FLOATING]
     elements: Counter[DType] = Counter()
-    for entry, value in given.items():
-        if entry.role == "parameter" and isinstance(value, TensorType) and value.dtype in _FLOATING:
+    for entry, value in floating:
+        if entry.role == "parameter":
             elements[value.dtype] += value.numel if isinstance(value.numel, int) else 1
     own = elements.most_common(1)[0][0] if elements else FLOAT32  # the type of most parameters
-    pricer = Pricer(graph, bind(graph, {}, {}, assume=False), False, lambda _: None)
+    pricer = Pricer(graph, bind(graph, {}, {}, assume=False), False, lambda *_: None)
     wanted, lower = _PRECISIONS[precision]
-    types: dict[str, Any] = {}
-    for entry, value in given.items():
-        if isinstance(value, TensorType) and value.dtype in _FLOATING:
-            # `module.to(dtype)` converts parameters and buffers; the caller converts its inputs.
-            is_converted = entry.role in ("parameter", "buffer") or value.dtype is own
-            value = replace(value, dtype=wanted) if is_converted else value
-        if value is not None:
-            types[entry.name] = value
+    types = {}
+    for entry, value in floating:
+        # `module.to(dtype)` converts parameters and buffers; the caller converts its inputs.
+        if entry.role in ("parameter", "buffer") or value.dtype is own:
+            types[entry.name] = replace(value, dtype=wanted)
     conversion = _Conversion(own, wanted, lower, frozenset(leaves), pricer, {*graph.types})
     return replace(conversion.graph(graph, types), lasting=frozenset(conversion.cached.values()))
 
