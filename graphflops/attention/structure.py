@@ -142,12 +142,8 @@ def index_put(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """A number in the place of the elements that a mask chooses along axes of its own."""
     *before, mask = step.argument("index")
     typed, number = p.type_of(mask), step.argument("value")
-    if (
-        any(before)
-        or typed.dtype.kind != "bool"
-        or p.type_of(number).rank
-        or step.argument("accumulate", False)
-    ):
+    is_mask = typed.dtype.kind == "bool" and not any(before)
+    if not is_mask or p.type_of(number).rank or step.argument("accumulate", False):
         return None
     chosen = p.value(mask.name, p.clipped(at[len(before) : len(before) + typed.rank], typed.shape))
     return p.domain.choose(chosen, p.operand(number, ()), _of(p, step, at))

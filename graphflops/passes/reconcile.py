@@ -216,12 +216,8 @@ class Reconciler:
             return False
         name = str(recorded)
         used = ours.symbols if isinstance(ours, Expr) else frozenset()
-        if (
-            name not in self.unbacked
-            or name in self.claims.told
-            or not self.unbacked.isdisjoint(used)
-            or any(other.endswith("?") for other in used)
-        ):
+        is_open = name in self.unbacked and name not in self.claims.told
+        if not is_open or not self.unbacked.isdisjoint(used) or placeholders_in((ours,)):
             return False
         self.unbacked.remove(name)
         self.binding.learn(name, ours)

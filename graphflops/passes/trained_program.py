@@ -85,13 +85,12 @@ def _returned(call: Node, region: Graph) -> dict[str, str]:
             is_off = node.operator.kind == "dropout" and given.get("training") is False
             if node.operator.mutates or is_off or (node.operator.name == "cast" and is_same):
                 itself[node.outputs[0]] = itself.get(first.name)
-    values = [output.value for output in region.outputs]
-    found = {
-        name: itself.get(x.name)
-        for name, x in zip(call.outputs, values, strict=False)
-        if name and isinstance(x, Ref)
-    }
-    return {name: operand.name for name, operand in found.items() if isinstance(operand, Ref)}
+    found = {}
+    for name, output in zip(call.outputs, region.outputs, strict=False):
+        operand = itself.get(output.value.name) if isinstance(output.value, Ref) else None
+        if name and isinstance(operand, Ref):
+            found[name] = operand.name
+    return found
 
 
 def _with_gradients(graph: Graph, training: Training) -> Graph:
