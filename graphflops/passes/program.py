@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Container, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
@@ -23,7 +24,7 @@ from graphflops.tensor import TensorType
 from graphflops.training import Training
 
 
-class Backward(Record, frozen=True):
+class Backward(Record, frozen=True, dict=True):
     """The backward of one call, and what a training step saves for it."""
 
     estimate: Estimate  # the work; its results are the gradients of the operands that want one
@@ -33,6 +34,11 @@ class Backward(Record, frozen=True):
     results: frozenset[int] = frozenset()  # and of its results
     # Positions in the estimate's reads of what is neither: a dropout's mask, a normalisation's statistics.
     beside: tuple[int, ...] = ()
+
+    @cached_property
+    def sizes(self) -> list[Dim]:
+        """Bytes of each gradient; equal calls share them."""
+        return [value.nbytes if isinstance(value, TensorType) else 0 for value in self.estimate.out]
 
     @property
     def beside_bytes(self) -> Dim:
