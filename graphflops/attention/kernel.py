@@ -125,10 +125,8 @@ def _cudnn(problem: Problem, platform: Platform) -> Iterator[str]:
     if any(size % 8 for size in widths if isinstance(size, int)):
         yield f"head width {width} is no multiple of 8"
     yield "one key only" if problem.sizes(2)[1] == 1 else ""
-    asks = {
-        limit: has_limit("aten_2", f"attention.cudnn.{limit}", platform.torch)
-        for limit in ("dropout", "problems", "gradient_width")
-    }
+    limits_of = ("dropout", "problems", "gradient_width")
+    asks = {name: has_limit("aten_2", f"attention.cudnn.{name}", platform.torch) for name in limits_of}
     if asks["dropout"] and not (problem.dropout * _DROPOUT_STEPS).is_integer():
         yield f"dropout of {problem.dropout:g} is no multiple of 1/{_DROPOUT_STEPS}"
     most = max(size for size in (*problem.query.type.shape[:2], 0) if isinstance(size, int))

@@ -166,10 +166,8 @@ def hidden_in_operator(call: Call, view: View, hiding: Callable[[], Hiding]) -> 
     if call.operator.name != "scaled_dot_product_attention_backward" or call.cost.masked_flops != 0:
         return {}
     mask = call.value("mask")
-    if not mask:
-        return {}
     query, key = (view.types.get(call.value(name)) for name in ("query", "key"))
-    if query is None or key is None or min(query.rank, key.rank) < 2:
+    if not mask or query is None or key is None or min(query.rank, key.rank) < 2:
         return {}
     queries, keys = query.shape[-2], key.shape[-2]
     hidden = hiding().of_operator(call, mask, queries, keys)
