@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from msgspec.structs import replace
 
@@ -190,9 +190,14 @@ def pass_on(calls: Sequence[PricedCall], values: dict[str, Value]) -> None:
             values[name] = replace(value, requires_grad=True)
 
 
-def wants(value: object) -> bool:
+def wants(value: object) -> TypeGuard[TensorType]:
     """Whether a value wants a gradient."""
     return isinstance(value, TensorType) and value.requires_grad
+
+
+def without_gradient(value: Value) -> Value:
+    """The value with `requires_grad` off."""
+    return replace(value, requires_grad=False) if wants(value) else value
 
 
 def _wanting(value: Any) -> list[TensorType]:

@@ -16,19 +16,8 @@ from graphflops.errors import ModelError, NoRuleError, RuleError, ShapeError, sh
 from graphflops.graph import Graph, Node, Phase, Ref
 from graphflops.ops import operator
 from graphflops.passes.bind import Binding
-from graphflops.passes.gradients import add_recomputation, pass_on, reached
-from graphflops.passes.price_call import (
-    Keywords,
-    Operands,
-    Priced,
-    Wanted,
-    converts,
-    key_of,
-    matrix_dtype,
-    price_call,
-    unknown_call,
-    without_gradient,
-)
+from graphflops.passes.gradients import add_recomputation, pass_on, reached, without_gradient
+from graphflops.passes.price_call import Priced, converts, key_of, matrix_dtype, price_call, unknown_call
 from graphflops.passes.program import Names, Notes, PricedCall, PricedGraph, PricedProgram, summed
 from graphflops.passes.reconcile import Reconciler, place_of
 from graphflops.report import Named, RegionUse, Row, scaled
@@ -234,13 +223,28 @@ class Pricer:
         wanted = tuple([name is not None for name in node.outputs]) if self.types.derives else None
         key = (node.op, key_of(args), key_of(kwargs), wanted, stated)
         if key not in self.priced:
-            try:
-                asked = self._asked(node.op, args, kwargs, wanted, stated)
-            except LimitPassed as passed:
-                passed.at(place_of(node))
-                raise
+            self.converts |= converts(node.operator, args[0] if args else None)
+            sparse = any(isinstance(x, TensorType) and x.nonzeros is not None for x in flat((args, kwargs)))
+            rule, in_place = self._rule(f"sparse.{node.op}" if sparse else node.op)
+            options: dict[str, Any] = {"wanted": wanted, "training": self.training, "stated": stated}
+            if rule is None:
+                asked = unknown_call("GF101", str(NoRuleError(node.op + " on sparse tensors" * sparse)))
+            else:
+                try:
+                    asked = price_call(rule, node.op, args, kwargs, in_place=in_place, **options)
+                except LimitPassed as passed:
+                    passed.at(place_of(node))
+                    raise
             self.priced[key] = replace(asked, form=len(self.priced))
         return self.priced[key]
+
+    def _rule(self, key: str) -> tuple[Rule | None, bool]:
+        """The rule of an operator, and whether it is the functional operator's although this one writes in place."""
+        if key not in self.rules:
+            rule, spelled = find(key), operator(key)
+            is_functional = rule is not None and spelled.mutates and not rule.key.startswith(spelled.base)
+            self.rules[key] = rule, is_functional
+        return self.rules[key]
 
     def _call(self, node: Node, uses: tuple[str, ...], priced: Priced, row: int) -> PricedCall:
         """The priced call; calls of one price that place their results differently have different forms."""
@@ -249,21 +253,6 @@ class Pricer:
         if form is not None and placement:
             form = self.forms.setdefault((form, placement), -1 - len(self.forms))
         return PricedCall(node, uses, priced.estimate, priced.gradient, row, form)
-
-    def _asked(self, op: str, args: Operands, kwargs: Keywords, wanted: Wanted, stated: bool) -> Priced:
-        sparse = any(isinstance(x, TensorType) and x.nonzeros is not None for x in flat((args, kwargs)))
-        key = f"sparse.{op}" if sparse else op
-        if key not in self.rules:
-            rule, spelled = find(key), operator(key)
-            is_functional = rule is not None and spelled.mutates and not rule.key.startswith(spelled.base)
-            self.rules[key] = rule, is_functional  # whether an in-place operator has the functional rule
-        rule, in_place = self.rules[key]
-        self.converts |= converts(operator(op), args[0] if args else None)
-        if rule is None:
-            return unknown_call("GF101", str(NoRuleError(op + " on sparse tensors" * sparse)))
-        return price_call(
-            rule, op, args, kwargs, in_place=in_place, wanted=wanted, training=self.training, stated=stated
-        )
 
     def _resolved(self, argument: Any, values: Mapping[str, Value]) -> Any:
         kind = type(argument)

@@ -15,7 +15,7 @@ from graphflops.dims import Dim, Expr, Meeting, meetings
 from graphflops.errors import GraphflopsError, NoRuleError, RuleError, ShapeError, shown
 from graphflops.ops import Op, onnx_operands, operator
 from graphflops.ops.onnx_attributes import attributes, fault
-from graphflops.passes.gradients import backward_of, wants
+from graphflops.passes.gradients import backward_of, wants, without_gradient
 from graphflops.passes.program import Backward
 from graphflops.report import State
 from graphflops.rules.control import MARKS, over_hidden_axes
@@ -191,13 +191,6 @@ def key_of(value: Any) -> Any:
 def distinct(value: Any) -> Any:
     """A copy in which every tensor type is a separate object, so that a rule's reads identify their operands."""
     return mapped(value, lambda item: replace(item) if isinstance(item, TensorType) else item)
-
-
-def without_gradient(value: Value) -> Value:
-    """The value with `requires_grad` off."""
-    if not isinstance(value, TensorType) or not value.requires_grad:
-        return value
-    return replace(value, requires_grad=False)
 
 
 def _marked(estimate: Estimate, op: str, arguments: Mapping[str, Any]) -> Estimate:

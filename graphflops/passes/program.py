@@ -17,7 +17,7 @@ from graphflops.dims import Dim, Meeting, symbol, total
 from graphflops.errors import DimError
 from graphflops.graph import Graph, Node
 from graphflops.passes.bind import Binding
-from graphflops.report import Diagnostic, Named, Row, SymbolInfo, Timeline, known_values
+from graphflops.report import Coverage, Diagnostic, Named, Row, SymbolInfo, Timeline, known_values
 from graphflops.report.contradictions import diagnostic
 from graphflops.report.timeline import PhaseTime
 from graphflops.tensor import TensorType
@@ -115,6 +115,13 @@ class PricedProgram(Record, frozen=True, eq=False):
     def values(self) -> Mapping[str, int]:
         """The value of each symbol that has one."""
         return known_values(self.symbols)
+
+    @property
+    def coverage(self) -> Coverage:
+        """How many calls are counted, free and unknown, and the unknown ones by operator."""
+        states = Counter(row.state for row in self.main.rows)
+        unknown = Counter(row.op for row in self.main.rows if row.state == "unknown")
+        return Coverage(states["counted"], states["free"], states["unknown"], dict(unknown.most_common()))
 
     def typed_inputs(self, *roles: str) -> list[tuple[str, TensorType]]:
         """Inputs of these roles that are tensors, each storage once, under their names in the model."""

@@ -104,7 +104,7 @@ def say_unfused(program: PricedProgram, separate: PricedProgram) -> None:
         value = evaluate(quantity, values)
         return memory(value) if value is not None else f"{in_prose(str(quantity), names)} B"
 
-    more, calls = (sum(row.state == "counted" for row in one.main.rows) for one in (separate, program))
+    more, calls = separate.coverage.counted, program.coverage.counted
     moved, peak = told(separate.main.cost.moved_bytes), told(memory_use(separate).forward.bytes)
     text = (
         f"{more - calls:,} calls that convert or scale quantized values, or lie between such calls, are parts of those that"
