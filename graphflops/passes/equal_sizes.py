@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, partial
 from typing import Any
@@ -14,7 +14,7 @@ from graphflops.dims import Dim, Expr, Meeting, evaluate, symbol
 from graphflops.errors import DimError, shown
 from graphflops.graph import Graph, Node, Symbol, tensor_type
 from graphflops.ops import Op
-from graphflops.passes.bind import Binding, bind, open_sizes
+from graphflops.passes.bind import Binding, open_sizes
 from graphflops.passes.price import Fact, FindFact
 from graphflops.passes.price_call import put_in
 from graphflops.report.contradictions import diagnostic
@@ -22,21 +22,16 @@ from graphflops.report.size_names import collapsed, named
 from graphflops.tensor import grouped
 from graphflops.view import nested_graphs
 
+Bind = Callable[[Graph, Mapping[str, int]], Binding]  # binds the sizes that the user gives
 _MOST_EQUAL = 12  # equal sizes in one diagnostic
 
 
 def merge_equal(
-    graph: Graph,
-    equalities: Iterable[Meeting],
-    dims: Mapping[str, int],
-    inputs: Mapping[str, Sequence[int]],
-    given: Mapping[str, int],
-    *,
-    assume: bool = True,
+    graph: Graph, equalities: Iterable[Meeting], dims: Mapping[str, int], given: Mapping[str, int], bind: Bind
 ) -> tuple[Graph, Binding] | None:
     """The graph with one symbol for sizes that operators require to be equal, bound again; None if there are no such sizes.
 
-    equalities: pairs of sizes that must be equal. dims, inputs: sizes as the user gives them. given: the symbols they bind.
+    equalities: pairs of sizes that must be equal. dims: sizes as the user gives them. given: the symbols that are bound.
     """
     equalities = [*equalities]
     try:
@@ -54,7 +49,7 @@ def merge_equal(
         if size is not None:
             name = next((kept for kept in size.symbols if size is symbol(kept)), graph.symbols[name].where[0])
         sizes[name] = value
-    binding = bind(merged, sizes, inputs, assume=assume)
+    binding = bind(merged, sizes)
     if not found:
         return merged, binding
     binding.learned = {name: binding.bound(size) for name, size in found.items()}  # in nested graphs too

@@ -28,6 +28,8 @@ Seeds = Union[Sequence[str], None]
 # A peak, the timeline, and how many of its entries outlive the graph's run.
 Measured = tuple[Peak, Timeline, int]
 
+# Keys of memory, by place of the call whose gradient is the last to need it.
+Released = dict[int, list[Union[str, int]]]
 _FIRST = "first "  # prefix of the key of what a call saves and allocates before its results
 
 
@@ -127,7 +129,7 @@ class _Liveness:
 
     def measured(self, seeds: Seeds, earlier: Sequence[str], repeats: bool) -> Measured:
         saved = [name for name in self.saved if name not in self.kept and name in self.bytes]
-        released: dict[int, list[str | int]] = grouped((self.saved[name], name) for name in saved)
+        released: Released = grouped((self.saved[name], name) for name in saved)
         if seeds is None:
             self.forward(released)
             return self.meter.peak(), *self.meter.timeline(None)
@@ -148,7 +150,7 @@ class _Liveness:
         own = [""] if self.execution.saved_bytes(call) != 0 else []
         return [name for name in names if name not in made], [*made, *own]
 
-    def forward(self, released: dict[int, list[str | int]]) -> None:
+    def forward(self, released: Released) -> None:
         """Run the calls; adds to `released` what is saved beside results, by the gradient that is the last to need it."""
         spans = [range(checkpoint.first, checkpoint.last + 1) for checkpoint in self.checkpoints]
         inside = set(chain.from_iterable(spans))
@@ -160,12 +162,15 @@ class _Liveness:
     def run(
         self,
         index: int,
-        last_used: Sequence[str],
+        lasts: Sequence[str],
         kept: Container[str],
-        released: dict[int, list[str | int]] | None,
+        released: Released | None,
         again: str = "",
     ) -> None:
-        """Run a call. released: None if gradients read what a second run makes. again: suffix of values of that run."""
+        """Run a call. lasts: what is used there last. released: None if gradients read what a second run makes.
+
+        again: suffix of values of that run.
+        """
         meter, call = self.meter, self.calls[index]
         meter.row = call.row
         kept_first, brief = self.first(index, released)
@@ -185,11 +190,11 @@ class _Liveness:
         meter.mark(call.node.name, self.peaks[index], (workspace,))
         if brief:
             meter.drop_before(brief)
-        for name in last_used:
+        for name in lasts:
             if name not in kept:
                 meter.drop(name + again)
 
-    def first(self, index: int, released: dict[int, list[str | int]] | None) -> tuple[Dim, Sequence[Dim]]:
+    def first(self, index: int, released: Released | None) -> tuple[Dim, Sequence[Dim]]:
         """Allocate what a call makes before its results; return the bytes of it that are saved, and the other sizes."""
         meter, call = self.meter, self.calls[index]
         kept, brief = self.execution.made_first(call)
@@ -206,7 +211,7 @@ class _Liveness:
         meter.step()
         return total(kept), brief
 
-    def again(self, released: dict[int, list[str | int]]) -> dict[int, Callable[[], None]]:
+    def again(self, released: Released) -> dict[int, Callable[[], None]]:
         """By last call of a checkpoint, what runs the checkpoint again; adds to `released` what that saves."""
         order = {name: place for place, name in enumerate(self.held)} if self.checkpoints else {}
 

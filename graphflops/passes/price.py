@@ -180,11 +180,11 @@ class Pricer:
             add_recomputation(calls, rows, graph.recomputed)
         if not (self.fuses and self.converts):
             return
-        from graphflops.passes.quantized import fuse
+        from graphflops.passes.quantized import Islands, fuse
 
-        entries = [entry for entry in self.graph.inputs if entry.role != "user"]
-        entries += [entry for entry in graph.inputs if entry.role == "constant"]
-        self.parts += fuse(graph, calls, rows, values, {entry.name for entry in entries}, self.price_of)
+        stored = {entry.name for entry in self.graph.inputs if entry.role != "user"}
+        stored |= {entry.name for entry in graph.inputs if entry.role == "constant"}
+        self.parts += fuse(Islands(graph, calls, values, stored, self.price_of), rows)
 
     def _inputs(
         self, graph: Graph, operands: Sequence[Value], around: Mapping[str, Value], top: bool

@@ -17,7 +17,7 @@ from graphflops.passes.program import PricedCall
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE, TO_FLOAT
 from graphflops.tensor import DTYPES, INT32, INT64, TensorType
 
-PriceOf = Callable[[Node, Mapping[str, Value], Graph], Priced]
+PriceOf = Callable[[Node, Mapping[str, Value], Graph], Priced]  # prices a call at other operand types
 
 _HALF = 16  # bits of the narrowest float type that layers compute in
 _WIDEST = 16  # bits of the widest integer that is a factor of products
@@ -62,7 +62,7 @@ class Islands:
     """The islands of a graph, the readers of its values, and the quantized forms of values."""
 
     def __init__(
-        self, graph: Graph, calls: Sequence[PricedCall], values: dict[str, Value],
+        self, graph: Graph, calls: list[PricedCall], values: dict[str, Value],
         stored: Collection[str], price_of: PriceOf,
     ) -> None:  # fmt: skip
         self.graph, self.calls, self.values, self.price_of = graph, calls, values, price_of
