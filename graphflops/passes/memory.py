@@ -160,17 +160,9 @@ class _Liveness:
             self.run(index, lasts.get(index, ()), kept, None if index in inside else released)
 
     def run(
-        self,
-        index: int,
-        lasts: Sequence[str],
-        kept: Container[str],
-        released: Released | None,
-        again: str = "",
-    ) -> None:
-        """Run a call. lasts: what is used there last. released: None if gradients read what a second run makes.
-
-        again: suffix of values of that run.
-        """
+        self, index: int, last_used: Sequence[str], kept: Container[str], released: Released | None, again: str = "",
+    ) -> None:  # fmt: skip
+        """Run a call. released: None if gradients read what a second run makes. again: suffix of values of that run."""
         meter, call = self.meter, self.calls[index]
         meter.row = call.row
         kept_first, brief = self.first(index, released)
@@ -190,7 +182,7 @@ class _Liveness:
         meter.mark(call.node.name, self.peaks[index], (workspace,))
         if brief:
             meter.drop_before(brief)
-        for name in lasts:
+        for name in last_used:
             if name not in kept:
                 meter.drop(name + again)
 

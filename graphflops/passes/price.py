@@ -62,7 +62,7 @@ def price(
     operands = {entry.name: binding.value(graph, entry.name) for entry in graph.inputs}
     if training is None:  # nothing wants a gradient
         operands = {name: without_gradient(value) for name, value in operands.items()}
-    main = pricer.run(graph, tuple(operands.values()), top=True)
+    main = pricer.run(graph, tuple(operands.values()), {})
     for _, never_used in binding.awaited.values():
         raise ModelError(never_used)
     for node, problem in pricer.types.claims.unasserted():
@@ -117,16 +117,10 @@ class Pricer:
     # One graph
 
     def run(
-        self,
-        graph: Graph,
-        operands: Sequence[Value],
-        around: Mapping[str, Value] | None = None,
-        *,
-        top: bool = False,
-        autocast: bool = False,
+        self, graph: Graph, operands: Sequence[Value], around: Mapping[str, Value], *, autocast: bool = False
     ) -> PricedGraph:
         """Price one graph, nested or not, from the values of its inputs and the outer values that it uses."""
-        values = self._inputs(graph, operands, around or {}, top)
+        values, top = self._inputs(graph, operands, around), graph is self.graph
         stuck, said = "", len(self.notes.found)
         rows, calls = list[Row](), list[PricedCall]()
         phases = graph.phases if top else {}
@@ -187,8 +181,9 @@ class Pricer:
         self.parts += fuse(Islands(graph, calls, values, stored, self.price_of), rows)
 
     def _inputs(
-        self, graph: Graph, operands: Sequence[Value], around: Mapping[str, Value], top: bool
+        self, graph: Graph, operands: Sequence[Value], around: Mapping[str, Value]
     ) -> dict[str, Value]:
+        top = graph is self.graph
         given = graph.inputs if top else [entry for entry in graph.inputs if entry.role != "constant"]
         if len(operands) != len(given):
             raise ShapeError(f"graph {shown(graph.name)} takes {len(given)} operands, got {len(operands)}")
