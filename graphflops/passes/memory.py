@@ -9,7 +9,7 @@ holders. Values inside a checkpoint are not saved; they are recomputed when the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Union
@@ -157,11 +157,12 @@ class _Liveness:
         lasts = _last_uses(self.calls, self.root, self.held)
         kept = {*self.kept, *self.saved}
         for index in range(len(self.calls)):
-            self.run(index, lasts.get(index, ()), kept, None if index in inside else released)
+            self.run(index, None if index in inside else released)
+            for name in lasts.get(index, ()):
+                if name not in kept:
+                    self.meter.drop(name)
 
-    def run(
-        self, index: int, last_used: Sequence[str], kept: Container[str], released: Released | None, again: str = "",
-    ) -> None:  # fmt: skip
+    def run(self, index: int, released: Released | None, again: str = "") -> None:
         """Run a call. released: None if gradients read what a second run makes. again: suffix of values of that run."""
         meter, call = self.meter, self.calls[index]
         meter.row = call.row
@@ -182,9 +183,6 @@ class _Liveness:
         meter.mark(call.node.name, self.peaks[index], (workspace,))
         if brief:
             meter.drop_before(brief)
-        for name in last_used:
-            if name not in kept:
-                meter.drop(name + again)
 
     def first(self, index: int, released: Released | None) -> tuple[Dim, Sequence[Dim]]:
         """Allocate what a call makes before its results; return the bytes of it that are saved, and the other sizes."""
@@ -208,16 +206,18 @@ class _Liveness:
         order = {name: place for place, name in enumerate(self.held)} if self.checkpoints else {}
 
         def rerun(checkpoint: Checkpoint) -> None:
-            places = range(checkpoint.first, checkpoint.end)
             calls = self.calls[checkpoint.first : checkpoint.end]
             names = {name for call in calls for name in (*call.node.outputs, *call.uses) if name}
             owners = {self.root.get(name, name) for name in names} & order.keys()
             first, last = checkpoint.first, checkpoint.end - 1
             held = {x: min(self.held[x], last) - first for x in sorted(owners, key=order.__getitem__)}
             lasts = _last_uses(calls, self.root, held)
-            for index in places:
-                self.run(index, lasts.get(index - first, ()), checkpoint.saved, released, AGAIN)
-            for name in (name for index in places for name in self.calls[index].node.outputs if name):
+            for index in range(first, checkpoint.end):
+                self.run(index, released, AGAIN)
+                for name in lasts.get(index - first, ()):
+                    if name not in checkpoint.saved:
+                        self.meter.drop(name + AGAIN)
+            for name in (name for call in calls for name in call.node.outputs if name):
                 if name not in checkpoint.saved:
                     self.meter.drop(name + AGAIN)
 
