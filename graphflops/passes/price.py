@@ -174,7 +174,8 @@ class Pricer:
             add_recomputation(calls, rows, graph.recomputed)
         if not (self.fuses and self.converts):
             return
-        from graphflops.passes.quantized import Islands, fuse
+        from graphflops.passes.quantized import fuse
+        from graphflops.passes.quantized_islands import Islands
 
         stored = {entry.name for entry in self.graph.inputs if entry.role != "user"}
         stored |= {entry.name for entry in graph.inputs if entry.role == "constant"}

@@ -76,13 +76,9 @@ def price_call(
     if training:
         args, kwargs = distinct(args), distinct(kwargs)
     if wanted is not None:
-        if stated and (problem := onnx_operands.fault(op, args)):
-            return unknown_call("GF118", problem)
-        if problem := fault(op, kwargs):
-            has_all = all(name in (attributes(op) or ()) for name, _ in kwargs)
-            return unknown_call("GF118" if has_all else "GF104", problem)
-        if problem := onnx_operands.broken(op, args, kwargs):
-            return unknown_call("GF118", problem)
+        code, problem = _fault(op, args, kwargs, stated)
+        if problem:
+            return unknown_call(code, problem)
         if "outputs" in rule.signature.keywords:
             kwargs = (*kwargs, ("outputs", wanted))
     arguments: dict[str, Any] | None = None
@@ -106,6 +102,16 @@ def price_call(
             return unknown_call("GF104", str(error))
         problem, cannot_run = reason(rule, op, arguments, error, traced=wanted is None)
         return unknown_call("GF118" if cannot_run else "GF104", problem)
+
+
+def _fault(op: str, args: Operands, kwargs: Keywords, stated: bool) -> tuple[str, str]:
+    """The code and message of what is wrong with a call of ONNX, whatever its rule says; the message is "" for nothing."""
+    if stated and (problem := onnx_operands.fault(op, args)):
+        return "GF118", problem
+    if problem := fault(op, kwargs):
+        has_all = all(name in (attributes(op) or ()) for name, _ in kwargs)
+        return ("GF118" if has_all else "GF104"), problem
+    return "GF118", onnx_operands.broken(op, args, kwargs)
 
 
 def _completed(

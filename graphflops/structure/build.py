@@ -21,7 +21,7 @@ from graphflops.ops import operator
 from graphflops.report import GraphLevel, Report, Row
 from graphflops.report.size_names import called
 from graphflops.structure.queries import part as part_of
-from graphflops.structure.wiring import Fold, Part, Turn, Use, wiring
+from graphflops.structure.wiring import Fold, Part, Turn, Use, Wiring
 from graphflops.tensor import TensorType
 
 _NAMED = 3  # operators in the label of a run
@@ -40,7 +40,7 @@ class Program:
     """The program of a report. calls: its graph of calls, which the graph of modules is folded from."""
 
     def __init__(self, report: Report) -> None:
-        self.report, self.measures, self.found = report, Measures(report), wiring(report)
+        self.report, self.measures, self.found = report, Measures(report), Wiring(report)
         told: Attributes = {"name": report.origin.path} if report.origin.path else {}
         told |= {"saved": True} if report.program is None else {}
         self.calls = graph = networkx.MultiDiGraph(level="call", **told, **self.measures.totals())
