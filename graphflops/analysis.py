@@ -279,9 +279,9 @@ def _priced(
 
     Sizes given for some symbols only are left out the first time: of two equal symbols the user may give one.
     """
-    inputs = asked.inputs or {}
     final = partial(price, facts=_facts_of, training=training, progress=asked.progress, fused=fused)
-    binding = bind(graph, dims, inputs, assume=asked.assume)
+    bound = partial(bind, inputs=asked.inputs or {}, assume=asked.assume)
+    binding = bound(graph, dims)
     is_partial = bool(binding.given and graph.declared is not None and graph.symbols.keys() - binding.given)
     first = price(graph, bind(graph, {}, {}), _facts_of) if is_partial else final(graph, binding)
     equal = first.equalities
@@ -291,7 +291,7 @@ def _priced(
     if equal:
         from graphflops.passes.equal_sizes import merge_equal
 
-        merged = merge_equal(graph, equal, dims, inputs, binding.given, assume=asked.assume)
+        merged = merge_equal(graph, equal, dims, binding.given, bound)
     return final(*(merged or (graph, binding))) if merged or is_partial else first
 
 
@@ -302,7 +302,7 @@ def _facts_of(graph: Graph) -> FindFact:
     from graphflops.passes import equal_sizes
 
     devices = equal_sizes.facts_of(graph)
-    return lambda op: visible(op) or devices(op)
+    return lambda *call: visible(*call) or devices(*call)
 
 
 def as_graph(model: object, model_name: str | None = None) -> Graph:

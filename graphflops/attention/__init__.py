@@ -5,7 +5,7 @@ How attention is found: `match` (spelled out in several operators), `program` (o
 How a mask is evaluated: `index_propagation` follows a value through the calls of a scope (`scopes`, `constants`). It uses
 `structure` for layouts, gathers and joins, and a domain (of `scopes`) for everything else. A domain has formulas (`affine`,
 of `piecewise` numbers and `conditions`, with `constants`: forms of stored tensors), or numpy arrays of pairs and of
-rectangles of pairs (`arrays`, of `intervals`, with `elementwise`).
+rectangles of pairs (`arrays`, with `elementwise`).
 
 How pairs are counted: what hides pairs is a `Restriction` (`scopes`), a tensor or a function, which has a meaning in each
 domain. Those of tensors come from `hidden_pairs`, those of score and mask functions from `flex`; `user_masks` has what the

@@ -13,10 +13,10 @@ from functools import reduce
 from operator import and_
 from typing import Any
 
-from graphflops.attention.conditions import ALWAYS, HIDING, Cases, Residue, SameBlock
-from graphflops.attention.elementwise import Function, computed, converted
+from graphflops.attention import elementwise
+from graphflops.attention.conditions import ALWAYS, HIDING, Cases
+from graphflops.attention.elementwise import Function, Interval, converted, point, rising
 from graphflops.attention.index_propagation import Propagation, along_axes
-from graphflops.attention.intervals import Interval, chosen, extended, fitted, point, rising
 from graphflops.attention.rectangles import HIDDEN, MIXED, SEEN, Counted, count
 from graphflops.attention.scopes import Domain, Evaluator, Indices, Restriction, Scope
 from graphflops.base.lazy import numpy as np
@@ -61,7 +61,7 @@ class ArrayDomain(Domain[Interval]):
         return Interval(low.astype(np.int64), high.astype(np.int64))
 
     def from_index(self, index: Any, dtype: DType) -> Interval:
-        return point(converted(index.low, dtype)) if index.is_exact else fitted(index, dtype)
+        return point(converted(index.low, dtype)) if index.is_exact else elementwise.fitted(index, dtype)
 
     def wrapped(self, index: Any, size: Dim) -> Any:
         if index is None or np.all(index.low >= 0):
@@ -100,7 +100,7 @@ class ArrayDomain(Domain[Interval]):
         return tuple(found)
 
     def choose(self, condition: Interval, yes: Interval, no: Interval) -> Interval:
-        return chosen(condition, yes, no)
+        return elementwise.chosen(condition, yes, no)
 
     def stored(self, scope: Scope, name: str, typed: TensorType, at: Indices) -> Interval | None:
         if typed.uniform is not None:
@@ -122,12 +122,12 @@ class ArrayDomain(Domain[Interval]):
     def apply(self, function: Function, values: Sequence[Interval | None]) -> Interval | None:
         given = [value for value in values if value is not None]
         if not all(value.is_exact for value in given):
-            found = extended(function, values)
+            found = elementwise.extended(function, values)
             is_sum = function.name in ("add", "sub") and len(given) == 2
             return self.overwhelmed(function, found, *given) if is_sum else found
         pairs = zip(values, function.operands, strict=True)
         numbers = [x and (_number(x.low) if dtype is None else converted(x.low, dtype)) for x, dtype in pairs]
-        return point(computed(function, numbers))
+        return point(elementwise.computed(function, numbers))
 
     def overwhelmed(self, function: Function, found: Interval, a: Interval, b: Interval) -> Interval:
         """A sum; if one addend hides a score whatever the other is, that addend."""
@@ -243,7 +243,8 @@ class Enumeration:
         self, domain: ArrayDomain, restrictions: Sequence[Restriction], lead: Sequence[Any],
         queries: int, keys: int, upper: Cases = ALWAYS,
     ) -> None:  # fmt: skip
-        self.restrictions, self.upper = restrictions, upper  # nothing is visible outside of `upper`
+        # By what users state, nothing is visible outside of `upper`.
+        self.restrictions, self.upper = restrictions, upper
         self.values = Propagation(domain, MOST_STEPS)
         self.queries, self.keys, self.exact = queries, keys, True
         # Sizes of the axes before queries and keys; None for an axis whose slices are not told apart.
@@ -306,23 +307,12 @@ class Enumeration:
 
 
 def _held(cases: Cases, rows: Interval, columns: Interval) -> tuple[Any, Any]:
-    """Whether one of the cases holds for all pairs of rectangles, and whether one may hold for any pair."""
+    """Whether one of the cases, of bounds alone, holds for all pairs of rectangles, and whether one may for any pair."""
     always = ever = np.asarray(False)
     for case in cases:
         all_hold = may_hold = np.asarray(True)
         for term in case:
-            if isinstance(term, SameBlock):
-                (a, b), (c, d) = ([x // term.constant for x in span] for span in (rows, columns))
-                all_hold, may_hold = all_hold & (a == b) & (c == d) & (a == c), may_hold & (a <= d) & (c <= b)
-                continue
-            if not isinstance(term.constant, int):
-                all_hold = all_hold & (not isinstance(term, Residue))
-                continue
             low, high = rows * term.row + columns * term.column + term.constant
-            some, any_ = low >= 0, high >= 0
-            if isinstance(term, Residue):  # decided for single pairs only
-                kept = np.isin(np.arange(term.modulus), term.remainders)[low % term.modulus]
-                some, any_ = kept & (low == high), kept | (low != high)
-            all_hold, may_hold = all_hold & some, may_hold & any_
+            all_hold, may_hold = all_hold & (low >= 0), may_hold & (high >= 0)
         always, ever = always | all_hold, ever | may_hold
     return always, ever

@@ -74,7 +74,6 @@ class Residue(Affine, frozen=True):
 
     @property
     def opposite(self) -> Residue:
-        """Where the condition does not hold."""
         return self.of(self.kept ^ ((1 << self.modulus) - 1))
 
     def within(self, modulus: int) -> Residue:
@@ -83,7 +82,6 @@ class Residue(Affine, frozen=True):
 
     @property
     def remainders(self) -> list[int]:
-        """The remainders that are kept."""
         return [place for place in range(self.modulus) if self.kept >> place & 1]
 
 

@@ -59,7 +59,6 @@ class Hiding(Struct, dict=True):
 
     @cached_property
     def scope(self) -> Scope:
-        """The program's values."""
         return scope_of_view(self.view)
 
     @cached_property
@@ -159,10 +158,12 @@ class Hiding(Struct, dict=True):
         names = [name for each, uses in used for name in uses if name != each.scores]
         inputs = self.inputs(names) if self.stated else ()
         stated = {name: self.stated[name] for name in inputs if name in self.stated}
+        said = TRUE
         for name, statement in stated.items():
             statement.refuse(name, self.view.types.get(name), queries, keys)
-            truth = truth & statement.truth(queries, keys)
+            said = said & statement.truth(queries, keys)
         self.used.update(stated)
+        truth = truth & said
         pairs = 2 * queries * keys
         visible, told, problems = pairs, False, 1
         with suppress(DimError):
@@ -170,7 +171,7 @@ class Hiding(Struct, dict=True):
         doubled, exact = pairs - visible, told and truth.exact
         # Evaluation may find more hidden pairs than the formulas.
         if not exact and (not told or lost or not is_open):
-            counted = self.enumerated(restrictions, truth.upper, queries, keys)
+            counted = self.enumerated(restrictions, said.upper, queries, keys)
             doubled, problems, exact = (doubled, 1, False) if counted is None else counted
         for statement in stated.values():
             doubled = dim_max(doubled, statement.doubled_hidden(queries, keys) * problems)
@@ -188,7 +189,8 @@ class Hiding(Struct, dict=True):
     ) -> tuple[Dim, int, bool] | None:
         """2 x the hidden pairs, summed over distinct (batch, head) slices, the number of slices, and whether it is exact.
 
-        upper: nothing is visible outside of these cases. None if sizes are symbolic or a mask cannot be followed.
+        upper: by what users state, nothing is visible outside of these cases. None if sizes are symbolic or a mask cannot be
+        followed.
         """
         if not isinstance(queries, int) or not isinstance(keys, int):
             return None
@@ -211,16 +213,13 @@ class Hiding(Struct, dict=True):
         waiting, seen = list(names), dict.fromkeys(names)
         while waiting and len(seen) < _MOST_ANCESTORS:
             name = waiting.pop()
-            maker = self.view.makers.get(name)
-            if (
-                name not in self.passed
-                and maker is not None
-                and not (maker.operator.reads_sizes or maker.operator.kind in _NO_MASKS)
-            ):
-                reads_one = maker.operator.kind == "cast" or maker.operator.name in ("expand", "reshape")
-                new = [x for x in maker.uses[: 1 if reads_one else None] if x not in seen]
-                seen.update(dict.fromkeys(new))
-                waiting += new
+            maker = None if name in self.passed else self.view.makers.get(name)
+            if maker is None or maker.operator.reads_sizes or maker.operator.kind in _NO_MASKS:
+                continue
+            reads_one = maker.operator.kind == "cast" or maker.operator.name in ("expand", "reshape")
+            new = [x for x in maker.uses[: 1 if reads_one else None] if x not in seen]
+            seen.update(dict.fromkeys(new))
+            waiting += new
         return seen
 
 

@@ -181,10 +181,8 @@ class Propagation(Evaluator[V]):
                 return self._written(name, write, at)
             return None
         if found is None and maker is not None and name in maker.node.outputs[:1]:
-            before = self.before
-            self.before = before if write is not None else maker.place
-            found = self.value(maker.uses[0], at) if maker.writes else self.step(maker, at)
-            self.before = before
+            with self.seen_at(self.scope, self.before if write is not None else maker.place):
+                found = self.value(maker.uses[0], at) if maker.writes else self.step(maker, at)
         return found
 
     def _bound(self, name: str, typed: TensorType, at: Indices) -> V | None:
@@ -248,7 +246,6 @@ class Propagation(Evaluator[V]):
         return self.domain.apply(*primitive(function, values))
 
     def cast(self, step: Step, value: V) -> V | None:
-        """A value in the element type of a step's result."""
         return self.domain.apply(Function("cast", (None,), self.result_type(step)), [value])
 
     def _written(self, name: str, write: Step, at: Indices) -> V | None:

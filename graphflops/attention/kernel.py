@@ -21,6 +21,7 @@ from graphflops.kernels.choices import has_limit, limits
 from graphflops.tensor import TensorType
 
 Kernel = Literal["cudnn", "flash", "efficient", "math"]
+Conditions = Callable[["Problem", Platform], Iterator[str]]  # of a kernel: "" for each that is met
 
 _REMEDIES = {
     "4 axes": "give the attention operands of 4 axes: batch, heads, length, width",
@@ -102,11 +103,11 @@ def preferred(platform: Platform, *, is_half: bool) -> Kernel:
     return _order(platform)[0][0] if is_half else "efficient"
 
 
-def _order(platform: Platform) -> list[tuple[Kernel, Callable[[Problem, Platform], Iterator[str]]]]:
-    """The fused kernels in the order in which PyTorch asks them, each with its conditions, which give "" if met."""
+def _order(platform: Platform) -> list[tuple[Kernel, Conditions]]:
+    """The fused kernels in the order in which PyTorch asks them, with their conditions."""
     major, minor = platform.capability
     has_cudnn = major in (9, 10) and minor in (0, 3) and platform.cudnn > _FIRST_AFTER
-    fused: list[tuple[Kernel, Callable[[Problem, Platform], Iterator[str]]]] = [("efficient", _efficient)]
+    fused: list[tuple[Kernel, Conditions]] = [("efficient", _efficient)]
     fused = [("flash", _flash), *fused] if major == 0 or major >= 8 else fused
     return [("cudnn", _cudnn), *fused] if has_cudnn else fused
 
@@ -124,10 +125,8 @@ def _cudnn(problem: Problem, platform: Platform) -> Iterator[str]:
     if any(size % 8 for size in widths if isinstance(size, int)):
         yield f"head width {width} is no multiple of 8"
     yield "one key only" if problem.sizes(2)[1] == 1 else ""
-    asks = {
-        limit: has_limit("aten_2", f"attention.cudnn.{limit}", platform.torch)
-        for limit in ("dropout", "problems", "gradient_width")
-    }
+    limits_of = ("dropout", "problems", "gradient_width")
+    asks = {name: has_limit("aten_2", f"attention.cudnn.{name}", platform.torch) for name in limits_of}
     if asks["dropout"] and not (problem.dropout * _DROPOUT_STEPS).is_integer():
         yield f"dropout of {problem.dropout:g} is no multiple of 1/{_DROPOUT_STEPS}"
     most = max(size for size in (*problem.query.type.shape[:2], 0) if isinstance(size, int))
@@ -194,9 +193,9 @@ def _same_heads(problem: Problem) -> str:
 def _rows_in_order(problem: Problem) -> str:
     """The last axis of every operand has stride 1."""
     for name, operand in zip(("query", "key", "value"), problem.operands, strict=True):
-        if _is_not(operand.strides[-1], 1) and operand.type.shape[-1] != 1:
+        if _differ(operand.strides[-1], 1) and operand.type.shape[-1] != 1:
             return f"the last stride of the {name} is not 1"
-    if problem.mask is not None and problem.mask.strides and _is_not(problem.mask.strides[-1], 1):
+    if problem.mask is not None and problem.mask.strides and _differ(problem.mask.strides[-1], 1):
         return "the last stride of the mask is not 1"
     return ""
 
@@ -208,7 +207,3 @@ def _too_wide(widths: Iterable[Dim], most: int) -> str:
 
 def _differ(*sizes: Dim) -> bool:
     return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairwise(sizes))
-
-
-def _is_not(size: Dim, number: int) -> bool:
-    return isinstance(size, int) and size != number

@@ -206,7 +206,6 @@ class _Way(Record, frozen=True):
     masks: tuple[Masking, ...] = ()
 
     def on(self, *calls: Call, axes: tuple[int, int], masks: Sequence[Masking] = ()) -> _Way:
-        """Further calls."""
         return _Way((*self.between, *calls), axes, self.first, (*self.masks, *masks))
 
 
@@ -352,11 +351,8 @@ def _completed(way: _Way, softmax: Call, view: View) -> Spelled | None:
         return None  # recorded types that contradict the products
     ends = [axis % scores.rank for axis in way.first]
     lead = tuple([size for axis, size in enumerate(scores.shape) if axis not in ends])
-    (of_keys, growth), (of_values, _), heads = (
-        copies(asked, view),
-        copies(weighed, view),
-        _heads(lead, asking, view),
-    )
+    (of_keys, growth), (of_values, _) = copies(asked, view), copies(weighed, view)
+    heads = _heads(lead, asking, view)
     whole, repeats = _in_order(*way.between), _in_order(*of_keys, *of_values)
     kv_heads = _shared(heads, lead, types[asked], growth)
     queries, keys = (scores.shape[axis] for axis in ends)

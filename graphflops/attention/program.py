@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import cache
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.attention.attention_use import AttentionUse, Hidden, window
 from graphflops.attention.match import Sizes, Spelled, copies, role, role_of, spelled
-from graphflops.dims import floor_div, prod, same, total
+from graphflops.dims import Dim, floor_div, prod, same, total
 from graphflops.errors import DimError
 from graphflops.ops import operator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from graphflops.attention.hidden_pairs import Hiding
     from graphflops.attention.user_masks import Stated
-    from graphflops.dims import Dim
     from graphflops.rules.flex import Seen
     from graphflops.tensor import TensorType
     from graphflops.view import Call, View
@@ -168,10 +166,8 @@ def hidden_in_operator(call: Call, view: View, hiding: Callable[[], Hiding]) -> 
     if call.operator.name != "scaled_dot_product_attention_backward" or call.cost.masked_flops != 0:
         return {}
     mask = call.value("mask")
-    if not mask:
-        return {}
     query, key = (view.types.get(call.value(name)) for name in ("query", "key"))
-    if query is None or key is None or min(query.rank, key.rank) < 2:
+    if not mask or query is None or key is None or min(query.rank, key.rank) < 2:
         return {}
     queries, keys = query.shape[-2], key.shape[-2]
     hidden = hiding().of_operator(call, mask, queries, keys)
@@ -202,15 +198,15 @@ def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
     """
     hiding = cache(lambda: _hiding(view, stated or {}))
     found: list[tuple[int, AttentionUse]] = []
-    masked: dict[str, Dim] = {}
-    of_gradients: dict[str, Dim] = {}
-    told: list[Hidden] = []
+    masked, of_gradients = dict[str, Dim](), dict[str, Dim]()
+    inputs, unfollowed = dict[str, None](), dict[str, None]()
 
     def keep(use: AttentionUse, hidden: Hidden, *products: Call) -> None:
         if use.flops == 0:
             return
         found.append((products[0].place, use))
-        told.append(hidden)
+        inputs.update(dict.fromkeys(hidden.inputs))
+        unfollowed.update(dict.fromkeys(hidden.unfollowed))
         for call in products:
             backward = 0 if call.row.backward is None else call.row.backward.matrix_flops
             part = (masked_part(n, hidden, use.queries, use.keys) for n in (call.cost.matrix_flops, backward))
@@ -233,12 +229,7 @@ def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
 
         refuse_unused(stated, hiding().used)
     uses = tuple([use for _, use in sorted(found, key=lambda entry: entry[0])])
-    return Found(uses, masked, of_gradients, _once(x.inputs for x in told), _once(x.unfollowed for x in told))
-
-
-def _once(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """Each name once."""
-    return tuple(dict.fromkeys(chain.from_iterable(names)))
+    return Found(uses, masked, of_gradients, tuple(inputs), tuple(unfollowed))
 
 
 def _hiding(view: View, stated: Mapping[str, Stated]) -> Hiding:

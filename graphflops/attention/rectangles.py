@@ -47,7 +47,6 @@ class Counted(NamedTuple):
     full_pairs: Dim = 0  # pairs in full blocks
 
     def times(self, number: Dim) -> Counted:
-        """These counts, `number` times."""
         return Counted(*(None if x is None else x * number for x in self))  # type: ignore[arg-type]
 
     def plus(self, other: Counted) -> Counted:
@@ -225,7 +224,6 @@ class Lists:
 
     @property
     def arrays(self) -> list[Any]:
-        """All arrays of the lists."""
         return [array for lists in (self.partial, self.full) for array in lists or ()]
 
     @property

@@ -14,8 +14,7 @@ from msgspec import Struct
 
 from graphflops.attention.conditions import HIDING, TRUE, Truth
 from graphflops.attention.constants import Constants
-from graphflops.attention.elementwise import Function
-from graphflops.attention.intervals import Interval
+from graphflops.attention.elementwise import Function, Interval
 from graphflops.attention.piecewise import Number, as_truth, visible_where
 from graphflops.base.lazy import numpy as np
 from graphflops.base.record import Record
@@ -39,7 +38,6 @@ class Scope(Struct, eq=False, dict=True):
 
     @cached_property
     def makers(self) -> dict[str, Step]:
-        """By value, the step that makes it."""
         return {name: step for step in self.steps for name in step.node.outputs if name}
 
     @cached_property
@@ -77,7 +75,6 @@ class Scope(Struct, eq=False, dict=True):
 
     @cached_property
     def constants(self) -> Constants:
-        """The tensors that the file stores."""
         return Constants(self.graph, lambda name: name in self.writes)
 
     def type_of(self, name: str) -> TensorType | None:
@@ -121,7 +118,6 @@ class GraphScopes:
                         self.of(inner).bind(around, name, operand, step.place)
 
     def of(self, graph: Graph) -> Scope:
-        """The scope of one graph."""
         if graph not in self.known:
             pairs = enumerate(zip(graph.nodes, graph.operands, strict=True))
             steps = [Step(node, uses, place) for place, (node, uses) in pairs]
@@ -174,9 +170,8 @@ class Restriction(Record, frozen=True, eq=False, dict=True):
     # A function's inputs: the score if it takes one, batch entry, head, query and key. Empty for a tensor.
     places: tuple[str, ...] = ()
     kept_above: float = HIDING  # results of a score function above it are no hidden scores
-    scores: str = (
-        ""  # name of the scores that a step is given, which count as 0, or probabilities, which count as 1
-    )
+    # Name of the scores that a step is given, which count as 0, or probabilities, which count as 1.
+    scores: str = ""
     axes: tuple[int, int] = (-2, -1)  # of queries and keys in the value, counted from the end
 
     def placed(self, at: Indices) -> Indices:
@@ -256,7 +251,6 @@ class Evaluator(Protocol[V]):
         return None if typed is None else typed.dtype
 
     def result_type(self, step: Step) -> DType | None:
-        """Element type of the result."""
         return self.dtype_of(Ref(step.result))
 
     def span(self, start: Any, end: Any, size: Dim) -> tuple[Dim, Dim | None]:

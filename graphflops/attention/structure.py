@@ -142,12 +142,8 @@ def index_put(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """A number in the place of the elements that a mask chooses along axes of its own."""
     *before, mask = step.argument("index")
     typed, number = p.type_of(mask), step.argument("value")
-    if (
-        any(before)
-        or typed.dtype.kind != "bool"
-        or p.type_of(number).rank
-        or step.argument("accumulate", False)
-    ):
+    is_mask = typed.dtype.kind == "bool" and not any(before)
+    if not is_mask or p.type_of(number).rank or step.argument("accumulate", False):
         return None
     chosen = p.value(mask.name, p.clipped(at[len(before) : len(before) + typed.rank], typed.shape))
     return p.domain.choose(chosen, p.operand(number, ()), _of(p, step, at))
@@ -196,14 +192,16 @@ def flat_apply(p: Evaluator[Any], step: Step, at: Indices) -> Any:
 
 
 def join(p: Evaluator[Any], step: Step, at: Indices) -> Any:
-    """Several tensors one after another along an axis."""
+    """Several tensors one after another along an axis, or side by side along a new one."""
     axis, begin, found = _axis(p, step, len(at)), 0, None
+    is_new = step.operator.name == "stack"
     for item in step.argument("xs"):
         shape = p.type_of(item).shape
-        inner = p.clipped((*at[:axis], at[axis] + -begin, *at[axis + 1 :]), shape)
+        along = () if is_new else (at[axis] + -begin,)
+        inner = p.clipped((*at[:axis], *along, *at[axis + 1 :]), shape)
         inside, value = p.domain.between(at[axis], begin, None), p.value(item.name, inner)
         found = value if begin == 0 else p.domain.choose(inside, value, found)
-        begin = begin + shape[axis]
+        begin = begin + (1 if is_new else shape[axis])
     return found
 
 
@@ -220,16 +218,6 @@ def pad(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     around = p.cast(step, p.operand(step.argument("value") or 0, ()))
     for inside in edges:
         found = p.domain.choose(inside, found, around)
-    return found
-
-
-def stack(p: Evaluator[Any], step: Step, at: Indices) -> Any:
-    """Several tensors side by side along a new axis."""
-    axis, found = _axis(p, step, len(at)), None
-    for place, item in enumerate(step.argument("xs")):
-        inside = p.domain.between(at[axis], place, None)
-        value = p.value(item.name, (*at[:axis], *at[axis + 1 :]))
-        found = p.domain.choose(inside, value, found) if place else value
     return found
 
 
@@ -307,7 +295,7 @@ FUNCTIONS: dict[str, Follow] = {
     **dict.fromkeys(("reshape", "flatten", "unflatten", "ravel"), reshape),
     "slice": part, "narrow": part, "flip": flip, "repeat": tiled, "index": index, "index_put": index_put,
     "select": index_select, "index_select": index_select, "embedding": partial(index_select, name="weight"),
-    "gather": gather, "gather_nd": gather_nd, "flat_apply": flat_apply, "cat": join, "stack": stack, "pad": pad,
+    "gather": gather, "gather_nd": gather_nd, "flat_apply": flat_apply, "cat": join, "stack": join, "pad": pad,
     "slice_scatter": scatter, "select_scatter": scatter, "arange": arange, "eye": eye,
     **dict.fromkeys(("triu", "tril", "trilu"), triangle),
 }  # fmt: skip

@@ -22,8 +22,8 @@ from graphflops.errors import GraphflopsError, RuleError
 from graphflops.execution.strides import Values, size_hint
 from graphflops.graph import Node, Ref
 from graphflops.ops import operator
-from graphflops.passes.gradients import reached
-from graphflops.passes.price_call import Priced, key_of, price_call, without_gradient
+from graphflops.passes.gradients import reached, without_gradient
+from graphflops.passes.price_call import Priced, key_of, price_call
 from graphflops.passes.program import PricedCall, owners
 from graphflops.rules.registry import find
 from graphflops.tensor import INT64, TensorType, mapped

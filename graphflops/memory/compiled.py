@@ -22,10 +22,9 @@ from graphflops.inductor.lowering import Extern
 from graphflops.inductor.plan import CompiledGraph, Plan, Plans
 from graphflops.kernels.kernel import IMAGE_RANK
 from graphflops.memory.on_gpu import Eager, OnGpu
-from graphflops.passes.memory import Peaks, memory_use
+from graphflops.passes.memory import Measured, Peaks, Seeds, memory_use
 from graphflops.passes.meter import Meter
-from graphflops.passes.program import CallByCall, MemoryUse, Peak, PricedGraph, PricedProgram
-from graphflops.report import Timeline
+from graphflops.passes.program import CallByCall, MemoryUse, PricedGraph, PricedProgram
 from graphflops.tensor import TensorType
 
 _AGAIN = " again"  # appended to the name of a tensor that the backward recomputes
@@ -46,15 +45,9 @@ class _CompiledPeaks(Peaks):
         super().__init__(*rest)
         self.plans = plans
 
-    def measured(
-        self,
-        execution: CallByCall,
-        graph: PricedGraph,
-        peaks: Sequence[Sequence[Peak]],
-        seeds: Sequence[str] | None,
-    ) -> tuple[Peak, Timeline, int]:
+    def measured(self, execution: CallByCall, graph: PricedGraph, seeds: Seeds) -> Measured:
         """The peak of a graph, its timeline, and how many of the timeline's entries outlive the graph."""
-        inner = [(call, found) for call, found in zip(execution.calls, peaks, strict=True) if found]
+        inner = [(call, found) for call in execution.calls if (found := self.inside(call))]
         inside = {call.node.name: dim_max(*(peak.bytes for peak in found)) for call, found in inner}
         run = _Run(self.plans.plan(graph, training=seeds is not None), self.meter(graph, execution), inside)
         # Gradients of parameters from an earlier micro-step, to which the new ones are finally added.

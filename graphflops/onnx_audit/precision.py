@@ -23,14 +23,12 @@ def unfolded_batch_norm(model: Model) -> Iterator[Observation]:
 
     Fix: export in evaluation mode, or fold the statistics into the weights.
     """
-    for call in model.view.calls:
-        if call.operator.name != "batch_norm" or call.argument("training"):
-            continue
+    for call in model.calls("batch_norm"):
         maker = model.view.makers.get(call.value("x"))
-        # channels first, and nothing else is applied to the result
-        if maker is None or maker.operator.kind != "convolution" or not maker.operator.has("images"):
+        if call.argument("training") or maker is None or maker.value("weight") not in model.view.stored:
             continue
-        if maker.operator.has("activation") or maker.value("weight") not in model.view.stored:
+        op = maker.operator  # of images, channels first, and without an activation on the result
+        if op.kind != "convolution" or not op.has("images") or op.has("activation"):
             continue
         are_stored = all(name in model.view.stored for name in call.operands[1:])
         if model.view.only_user(maker.result) is call and are_stored:
@@ -104,12 +102,7 @@ def idle_quantization(model: Model) -> Iterator[Observation]:
 
     Fix: remove the two calls: the quantized values do not change.
     """
-    for first in model.view.calls:
-        if first.operator.name != "dequantize":
-            continue
-        second = model.view.only_user(first.result)
-        if second is None or second.operator.name != "quantize":
-            continue
+    for first, second in model.pairs("dequantize", "quantize"):
         same = [_known(first, name, model) == _known(second, name, model) for name in ("scale", "zero_point")]
         if all(same) and first.argument("axis") == second.argument("axis"):
             text = f"{shown(first.name)} and {shown(second.name)} undo each other"

@@ -90,8 +90,19 @@ class Model(File):
 
     @cached_property
     def view(self) -> View:
-        """The priced program: makers, users and types of its values."""
         return View(self.graph, self.report.rows)
+
+    def calls(self, name: str) -> Iterator[Call]:
+        """The calls of an operator, by its canonical name."""
+        return (call for call in self.view.calls if call.operator.name == name)
+
+    def pairs(self, name: str, then: str) -> Iterator[tuple[Call, Call]]:
+        """Calls of an operator with the calls of another that are all that uses their results."""
+        for second in self.calls(then):
+            first = self.view.makers.get(second.value("x"))
+            is_alone = first is not None and self.view.only_user(first.result) is second
+            if first is not None and is_alone and first.operator.name == name:
+                yield first, second
 
     def typed(self, name: str) -> TensorType | None:
         """The type of a value of the program, if it is known."""
@@ -149,10 +160,8 @@ class Model(File):
     def is_open(self, size: Expr) -> bool:
         """True if the user gave no sizes that determine this one."""
         symbols = self.report.symbols.items()
-        return (
-            evaluate(size, {name: info.value or 0 for name, info in symbols if info.given_by == "user"})
-            is None
-        )
+        given = {name: info.value or 0 for name, info in symbols if info.given_by == "user"}
+        return evaluate(size, given) is None
 
     def graded(self, flops: Dim | None, bytes: Dim | None) -> Severity:
         """A warning if the cost is a notable share of the whole, else a note."""
@@ -183,11 +192,8 @@ def nested(node: Any) -> list[Any]:
 
 def held(node: Any) -> list[Any]:
     """The TensorProtos among the attributes of a NodeProto."""
-    return [
-        tensor
-        for attribute in node.attribute
-        for tensor in (*attribute.tensors, *([attribute.t] if attribute.HasField("t") else []))
-    ]
+    alone = [attribute.t for attribute in node.attribute if attribute.HasField("t")]
+    return [*alone, *(tensor for attribute in node.attribute for tensor in attribute.tensors)]
 
 
 Run = Callable[[Model], Iterable["Observation"]]

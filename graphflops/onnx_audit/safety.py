@@ -176,9 +176,7 @@ def endless_loop(model: Model) -> Iterator[Observation]:
 
     Fix: limit the number of iterations by a value that the caller controls.
     """
-    for call in model.view.calls:
-        if call.operator.name != "while_loop":
-            continue
+    for call in model.calls("while_loop"):
         typed = model.typed(call.value("trips"))
         trips = next(flat((typed.value,)), None) if typed is not None and typed.numel == 1 else None
         if isinstance(trips, int) and trips >= _ABSURD_TRIPS:

@@ -120,7 +120,7 @@ def transposes_cancel(model: Model) -> Iterator[Observation]:
 
     Fix: remove both if they cancel, else replace them by one Transpose.
     """
-    for first, second in _pairs(model, "permute"):
+    for first, second in model.pairs("permute", "permute"):
         order, then = order_of(first, model), order_of(second, model)
         if order is None or then is None or len(order) != len(then):
             continue
@@ -139,7 +139,7 @@ def casts_cancel(model: Model) -> Iterator[Observation]:
 
     Fix: remove the Cast in between; runtimes keep it because in general it rounds.
     """
-    for first, second in _pairs(model, "cast"):
+    for first, second in model.pairs("cast", "cast"):
         source, between, result = map(model.typed, (first.value("x"), first.result, second.result))
         if source is None or between is None or result is None or not _holds(between.dtype, source.dtype):
             continue
@@ -158,7 +158,7 @@ def reshapes_chain(model: Model) -> Iterator[Observation]:
     Fix: keep the last Reshape only.
     """
     gone: set[int] = set()
-    for first, second in _pairs(model, "reshape"):
+    for first, second in model.pairs("reshape", "reshape"):
         before, after = model.typed(first.value("x")), model.typed(second.result)
         same = before is not None and after is not None and before.shape == after.shape
         what = "undoes" if same else "replaces"
@@ -180,12 +180,11 @@ def materialized_broadcast(model: Model) -> Iterator[Observation]:
     """
     claimed: set[int] = set()
     gone: set[int] = set()
-    for call in model.view.calls:
-        if call.operator.name != "expand" or call.row.state != "counted":
-            continue
+    for call in model.calls("expand"):
         users = model.view.users.get(call.result, [])
         source, result = model.typed(call.value("x")), model.typed(call.result)
-        if call.result in model.view.returned or not users or source is None or result is None:
+        is_used = bool(users) and call.result not in model.view.returned
+        if call.row.state != "counted" or not is_used or source is None or result is None:
             continue
         if all(_broadcasts(user, call.result, result, model) for user in users):
             text = f"{shown(call.name)} writes {source} out as {result}"
@@ -216,14 +215,6 @@ def _constants(model: Model) -> tuple[dict[str, Call], set[str]]:
     return folded, sized
 
 
-def _pairs(model: Model, name: str) -> Iterator[tuple[Call, Call]]:
-    """Calls of an operator on the result of the same operator, which nothing else uses."""
-    for second in model.view.calls:
-        first = model.view.makers.get(second.value("x")) if second.operator.name == name else None
-        if first is not None and first.operator.name == name and model.view.only_user(first.result) is second:
-            yield first, second
-
-
 def _narrows(call: Call, model: Model) -> bool:
     """True for a Cast to a type that does not represent every number of its operand."""
     before, after = (model.typed(name) for name in (call.value("x"), call.result))
@@ -250,12 +241,8 @@ def _past(first: Call, second: Call, cancel: bool, order: tuple[int, ...] = ()) 
 
 def order_of(call: Call, model: Model) -> list[int] | None:
     """The order in which a Transpose puts the axes; None for another operator."""
-    typed, order = model.typed(call.value("x")), call.argument("order")
-    return (
-        None
-        if typed is None or call.operator.name != "permute"
-        else list(order or reversed(range(typed.rank)))
-    )
+    typed = model.typed(call.value("x")) if call.operator.name == "permute" else None
+    return None if typed is None else list(call.argument("order") or reversed(range(typed.rank)))
 
 
 def _adds_nothing(call: Call, model: Model) -> str:
@@ -306,11 +293,13 @@ def _holds(wide: DType, narrow: DType) -> bool:
         return True
     if wide.name in _FLOATS and narrow.name in _FLOATS:
         return all(a >= b for a, b in zip(_FLOATS[wide.name], _FLOATS[narrow.name], strict=True))
-    if wide.name in _FLOATS and narrow.kind in ("int", "uint"):
+    if narrow.kind not in ("int", "uint"):
+        return False
+    if wide.name in _FLOATS:
         return narrow.bits <= _FLOATS[wide.name][0]
-    if narrow.kind == "uint" and wide.kind in ("int", "uint"):
-        return wide.bits - (wide.kind == "int") >= narrow.bits
-    return narrow.kind == "int" and wide.kind == "int" and wide.bits >= narrow.bits
+    if wide.kind == narrow.kind:
+        return wide.bits >= narrow.bits
+    return wide.kind == "int" and wide.bits > narrow.bits
 
 
 def _broadcasts(user: Call, name: str, expanded: TensorType, model: Model) -> bool:

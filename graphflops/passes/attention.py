@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from graphflops.cost import Cost
 from graphflops.errors import shown
 from graphflops.passes.price import Fact
 from graphflops.passes.program import summed_quantity
 from graphflops.view import View
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from graphflops.attention.flex import FlexAttentions
     from graphflops.attention.user_masks import Stated
@@ -34,11 +33,12 @@ def facts_of(graph: Graph) -> FindFact:
 
         return FlexAttentions(graph)
 
-    def visible(graph: Graph, node: Node, arguments: tuple[Any, ...]) -> Fact:
-        seen, problem = interpreter().seen(graph, node, arguments)
-        return Fact("seen", seen, "GF117", problem)
+    def visible(graph: Graph, node: Node, arguments: tuple[Any, ...]) -> Fact | None:
+        if not node.operator.has_score_function:
+            return None
+        return Fact("seen", *interpreter().seen(graph, node, arguments))
 
-    return lambda op: visible if op.has_score_function else None
+    return visible
 
 
 def find_attentions(program: PricedProgram, masks: Mapping[str, Stated]) -> PricedProgram:
@@ -61,22 +61,20 @@ def find_attentions(program: PricedProgram, masks: Mapping[str, Stated]) -> Pric
         program.notes.say("GF117", "", text)
     if unfollowed:
         made = ", ".join(map(shown, unfollowed))
-        program.notes.say(
-            "GF117", "", f"{made}: masks of attention by it are not followed, and count as hiding nothing"
-        )
-
-    def grown(whole: Cost, pairs: Sequence[tuple[Cost | None, Cost | None]]) -> Cost:
-        """A total to which the masked FLOPs of some calls are added."""
-        more = [after for after, before in pairs if after is not None and after is not before]
-        return replace(whole, masked_flops=summed_quantity("masked_flops", [whole, *more], program.names))
+        text = f"{made}: masks of attention by it are not followed, and count as hiding nothing"
+        program.notes.say("GF117", "", text)
 
     # masked FLOPs go into the rows whose rules found none
     main = program.main
     rows = [_masked(row, masked.get(row.node, 0), of_gradients.get(row.node, 0)) for row in main.rows]
-    changed = [(row, was) for row, was in zip(rows, main.rows, strict=True) if row is not was]
-    cost = grown(main.cost, [(row.cost, was.cost) for row, was in changed])
-    back = grown(main.backward, [(row.backward, was.backward) for row, was in changed])
-    main = replace(main, rows=tuple(rows), cost=cost, backward=back)
+    if any(row is not was for row, was in zip(rows, main.rows, strict=True)):
+        backward = [row.backward for row in rows if row.backward is not None]
+        hidden = summed_quantity("masked_flops", [row.cost for row in rows], program.names)
+        cost = replace(main.cost, masked_flops=hidden)
+        hidden = summed_quantity("masked_flops", backward, program.names)
+        main = replace(
+            main, rows=tuple(rows), cost=cost, backward=replace(main.backward, masked_flops=hidden)
+        )
     return replace(program, main=main, attentions=uses)
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from graphflops.base.record import Record
 from graphflops.cost import Cost, Value
-from graphflops.dims import Dim, Expr, evaluate
+from graphflops.dims import Dim, Expr, evaluate, symbol
 from graphflops.dims.solving import LARGEST_SIZE, affine
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph, Symbol
@@ -120,15 +120,12 @@ class Binding(Struct):
         info = SymbolInfo(None, None, entry.minimum, entry.maximum, entry.where, computed=within)
         if name in self.given:
             return replace(info, value=self.given[name], given_by="user")
-        value = self.hints.get(name)
-        if value is None and name in self.learned:
-            value = evaluate(self.learned[name], {**self.hints, **self.given})
-        if value is not None:
-            return replace(info, value=value, given_by="hint")
-        if name in self.learned:
-            value = evaluate(self.learned[name], {**self.examples, **self.given})
-        value = self.assumed.get(name) if value is None else value
-        return info if value is None else replace(info, value=value, given_by="assumption")
+        size = self.learned.get(name, symbol(name))
+        for source, known in (("hint", self.hints), ("assumption", self.examples)):
+            value = evaluate(size, {**known, **self.given})
+            if value is not None:
+                return replace(info, value=value, given_by=source)
+        return info
 
     def describe(self, graph: Graph, costs: Sequence[Cost]) -> dict[str, SymbolInfo]:
         """All symbols of the program and of the costs; those that the analysis named come last."""
@@ -194,9 +191,8 @@ def _exported_otherwise(graph: Graph, axes: Mapping[str, Dim], fixed: Mapping[st
 
 def open_sizes(graph: Graph, examples: Mapping[str, int] | None = None) -> OpenSizes:
     """The sizes that a program leaves open, and those of its inputs. examples: values of symbols."""
-    axes = axes_of(
-        {entry.name: graph.types.get(entry.name) for entry in graph.inputs if entry.role == "user"}
-    )
+    users = [entry.name for entry in graph.inputs if entry.role == "user"]
+    axes = axes_of({name: graph.types.get(name) for name in users})
     computed = {axis: size for axis, size in axes.items() if is_computed(size)}
     return OpenSizes(graph.symbols, axes, computed=computed, examples=examples or {})
 

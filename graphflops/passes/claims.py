@@ -204,22 +204,13 @@ class FallbackTypes:
         self.sources: dict[str, list[str]] = {}  # by source of types, the names of values
         self.outdated: list[str] = []  # values whose declared type is another one
 
-    def of(self, node: Node, derived: Sequence[Value], graph: Graph) -> dict[int, Value]:
-        """By place, the best known type of each wanted result for which the rule gives none.
-
-        derived: the rule's results, which may be only an element type.
-        """
-        types: dict[int, Value] = {}
-        for place, name in enumerate(node.outputs):
-            ours = derived[place] if place < len(derived) else None
-            if name is None or isinstance(ours, _KNOWN):
-                continue
-            declared = (graph.declared or {}).get(name)
-            vague = [x for x in (ours, declared) if isinstance(x, UnknownType) and x.dtype is not None]
-            types[place] = declared if isinstance(declared, _KNOWN) else (*vague, UnknownType())[0]
-            source = "declared" if isinstance(declared, _KNOWN) else "unknown"
-            self.sources.setdefault(source, []).append(name)
-        return types
+    def of(self, name: str, ours: Value, graph: Graph) -> Value:
+        """The best known type of a result for which the rule gives none. ours: the rule's, or its element type."""
+        declared = (graph.declared or {}).get(name)
+        is_declared = isinstance(declared, _KNOWN)
+        self.sources.setdefault("declared" if is_declared else "unknown", []).append(name)
+        vague = (x for x in (ours, declared) if isinstance(x, UnknownType) and x.dtype is not None)
+        return declared if isinstance(declared, _KNOWN) else next(vague, UnknownType())
 
     def unread(self, operands: Sequence[str], values: Mapping[str, Value], graph: Graph) -> bool:
         """Whether an operand is stored integers that are not read, or is computed from a few of these."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, partial
 from typing import Any
@@ -14,7 +14,7 @@ from graphflops.dims import Dim, Expr, Meeting, evaluate, symbol
 from graphflops.errors import DimError, shown
 from graphflops.graph import Graph, Node, Symbol, tensor_type
 from graphflops.ops import Op
-from graphflops.passes.bind import Binding, bind, open_sizes
+from graphflops.passes.bind import Binding, open_sizes
 from graphflops.passes.price import Fact, FindFact
 from graphflops.passes.price_call import put_in
 from graphflops.report.contradictions import diagnostic
@@ -22,21 +22,16 @@ from graphflops.report.size_names import collapsed, named
 from graphflops.tensor import grouped
 from graphflops.view import nested_graphs
 
+Bind = Callable[[Graph, Mapping[str, int]], Binding]  # binds the sizes that the user gives
 _MOST_EQUAL = 12  # equal sizes in one diagnostic
 
 
 def merge_equal(
-    graph: Graph,
-    equalities: Iterable[Meeting],
-    dims: Mapping[str, int],
-    inputs: Mapping[str, Sequence[int]],
-    given: Mapping[str, int],
-    *,
-    assume: bool = True,
+    graph: Graph, equalities: Iterable[Meeting], dims: Mapping[str, int], given: Mapping[str, int], bind: Bind
 ) -> tuple[Graph, Binding] | None:
     """The graph with one symbol for sizes that operators require to be equal, bound again; None if there are no such sizes.
 
-    equalities: pairs of sizes that must be equal. dims, inputs: sizes as the user gives them. given: the symbols they bind.
+    equalities: pairs of sizes that must be equal. dims: sizes as the user gives them. given: the symbols that are bound.
     """
     equalities = [*equalities]
     try:
@@ -54,7 +49,7 @@ def merge_equal(
         if size is not None:
             name = next((kept for kept in size.symbols if size is symbol(kept)), graph.symbols[name].where[0])
         sizes[name] = value
-    binding = bind(merged, sizes, inputs, assume=assume)
+    binding = bind(merged, sizes)
     if not found:
         return merged, binding
     binding.learned = {name: binding.bound(size) for name, size in found.items()}  # in nested graphs too
@@ -163,23 +158,21 @@ def _solved(difference: Dim, order: Mapping[str, int]) -> tuple[str, Dim]:
         return "", 0
     signs = [coefficient > 0 for coefficient in difference.terms.values()]
     alone = {sign for sign in (True, False) if signs.count(sign) == 1}
-    candidates: list[tuple[int, str, Dim]] = []
-    for monomial, coefficient in difference.terms.items():
-        is_alone = (coefficient > 0) in alone  # else a term of the sum is negative
-        if not is_alone or abs(coefficient) != 1 or len(monomial) != 1 or monomial[0].kind != "symbol":
-            continue
-        name = monomial[0].name
-        sum_of = symbol(name) - difference * coefficient
+    candidates = {
+        monomial[0].name: coefficient
+        for monomial, coefficient in difference.terms.items()
+        if (coefficient > 0) in alone and abs(coefficient) == 1  # else a term of the sum is negative
+        if len(monomial) == 1 and monomial[0].kind == "symbol"
+    }
+    for name in sorted(candidates, key=order.__getitem__, reverse=True):
+        sum_of = symbol(name) - difference * candidates[name]
         is_sum = isinstance(sum_of, int) and sum_of > 0
         if isinstance(sum_of, Expr) and name not in sum_of.symbols and min(sum_of.terms.values()) >= 0:
             simple = (len(m) < 2 and all(x.kind in ("symbol", "//") for x in m) for m in sum_of.terms)
             is_sum = all(simple)
         if is_sum:
-            candidates.append((order[name], name, sum_of))
-    if not candidates:
-        return "", 0
-    _, name, size = max(candidates, key=lambda candidate: candidate[0])
-    return name, size
+            return name, sum_of
+    return "", 0
 
 
 Types = Mapping[str, object]
@@ -208,7 +201,9 @@ def facts_of(graph: Graph) -> FindFact:
     """
     sizes = cache(partial(group_sizes, graph))
 
-    def devices(graph: Graph, node: Node, arguments: tuple[Any, ...]) -> Fact:
+    def devices(graph: Graph, node: Node, arguments: tuple[Any, ...]) -> Fact | None:
+        if not _has_size(node.operator) or "group_size" in node.operator.parameters:
+            return None
         mesh = None if graph.step is None else graph.step.mesh
         splits = node.arguments().get(_SPLITS[0])
         group = None if mesh is None else mesh.groups.get(node.group)
@@ -216,7 +211,7 @@ def facts_of(graph: Graph) -> FindFact:
             return Fact("devices", sizes().get(node.group))
         return Fact("place", group.ranks.index(mesh.rank))  # the place of its own slice among those it sends
 
-    return lambda op: devices if _has_size(op) and "group_size" not in op.parameters else None
+    return devices
 
 
 def group_sizes(graph: Graph) -> Mapping[str, Dim]:

@@ -9,8 +9,8 @@ again, up to the last call that saves a value for its gradient; these values the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeGuard
 
 from msgspec.structs import replace
 
@@ -32,8 +32,8 @@ def gradient(rule: Rule, arguments: Mapping[str, Any], estimate: Estimate) -> Es
     vector work once per wanted operand; a view's gradient is a view.
     """
     wanted = frozenset(name for name, value in arguments.items() if _wanting(value))
-    results = [value for value in estimate.out if isinstance(value, TensorType)]
-    if not wanted or (results and not any(value.dtype.is_floating for value in results)):
+    has_tensors = any(isinstance(value, TensorType) for value in estimate.out)
+    if not wanted or (has_tensors and not _floating(estimate.out)):
         return None
     call, own = ForwardCall(estimate, dict(arguments), wanted), find_backward(rule.key)
     return _by_default(rule, call) if own is None else own(call)
@@ -66,18 +66,15 @@ def _by_default(rule: Rule, call: ForwardCall) -> Estimate:
         runs = [run.backward for run, times in estimate.regions if times != 0]
         more = Cost.sum(runs).exceeded_by(run.backward for run, times in estimate.regions if times == 0)
         return more.estimate(gradients, alias=True)
-    incoming = tuple(
-        value.like() for value in estimate.out if isinstance(value, TensorType) and value.dtype.is_floating
-    )
+    incoming = tuple([value.like() for value in _floating(estimate.out)])
     factors = wanted.keys() & set(rule.product)
     passed: tuple[TensorType, ...] = ()  # gradients that are the result's own
     if rule.product:
         matrix = len(factors)
         added = [(name, x) for x, name in zip(gradients, wanted, strict=False) if name not in factors]
         is_whole = given.get("beta", 1) == 1  # a bias is summed over rows, even if there is only one
-        passed = tuple(
-            x for name, x in added if is_whole and name != "bias" and _like(x, incoming) is not None
-        )
+        is_sum = is_whole and bool(incoming)
+        passed = tuple(x for name, x in added if is_sum and name != "bias" and _taken(x, [*incoming]))
         vector = int(len(added) > len(passed))  # the gradient of what is added to a product is a sum
         needed = {name for name in rule.product if factors - {name}}
         needless = _floating(value for name, value in given.items() if name not in needed)
@@ -85,19 +82,18 @@ def _by_default(rule: Rule, call: ForwardCall) -> Estimate:
         matrix = vector = len(gradients)
         moved = estimate.matrix_flops == estimate.vector_flops == estimate.transcendentals == 0
         # Values that are only moved: the gradient reads where to, not what.
-        needless = _floating(given.values()) if moved else set()
-    work = {
-        name: amount * (matrix if name in MATRIX_QUANTITIES else vector)
-        for name, amount in estimate.work.items()
-    }
-    reads = (*incoming, *(value for value in estimate.reads if id(value) not in needless))
+        needless = _floating(given.values()) if moved else []
+    times = {name: matrix if name in MATRIX_QUANTITIES else vector for name in estimate.work}
+    work = {name: amount * times[name] for name, amount in estimate.work.items()}
+    left_out = set(map(id, needless))
+    reads = (*incoming, *(value for value in estimate.reads if id(value) not in left_out))
     written = None if not passed else tuple(x for x in gradients if all(x is not each for each in passed))
     return Estimate(gradients, reads=reads, writes=written, **work)  # type: ignore[arg-type]
 
 
-def _floating(values: Iterable[Any]) -> set[int]:
-    """Identities of the floating tensors among values, and in lists among them."""
-    return {id(value) for value in flat(values) if isinstance(value, TensorType) and value.dtype.is_floating}
+def _floating(values: Iterable[Any]) -> list[TensorType]:
+    """The floating tensors among values, and in lists among them."""
+    return [value for value in flat(values) if isinstance(value, TensorType) and value.dtype.is_floating]
 
 
 def _told_apart(
@@ -109,7 +105,7 @@ def _told_apart(
     read of a result counts as a read of its gradient. Reads of gradients that the backward makes are part of its own work.
     """
     results = {id(value): place for place, value in enumerate(estimate.out) if isinstance(value, TensorType)}
-    incoming = [v for v in estimate.out if isinstance(v, TensorType) and v.dtype.is_floating]
+    incoming = _floating(estimate.out)
     operands_read, results_read, beside = set(), [], []
     made = {id(value) for value in back.out}
     for index, value in enumerate(back.reads):
@@ -119,9 +115,7 @@ def _told_apart(
             operands_read.add(places[id(value)])
         elif id(value) in results:
             results_read.append(results[id(value)])
-        elif isinstance(value, TensorType) and (match := _like(value, incoming)) is not None:
-            incoming.pop(match)
-        elif value is not None:
+        elif not _taken(value, incoming) and value is not None:
             beside.append(index)
     for result in incoming:
         if results[id(result)] in results_read:
@@ -136,19 +130,16 @@ def _fresh(back: Estimate) -> list[bool]:
     own = {id(value) for value in back.out}
     unclaimed = [value for value in back.writes if isinstance(value, TensorType) and id(value) not in own]
     written = {id(value) for value in back.writes}
-    fresh = []
-    for value in back.out:
-        is_own = id(value) in written
-        match = None if is_own or not isinstance(value, TensorType) else _like(value, unclaimed)
-        fresh.append(is_own or match is not None)
-        if match is not None:
-            unclaimed.pop(match)
-    return fresh
+    return [id(value) in written or _taken(value, unclaimed) for value in back.out]
 
 
-def _like(value: TensorType, others: Sequence[TensorType]) -> int | None:
-    alike = (x.shape == value.shape and x.dtype is value.dtype for x in others)
-    return next((place for place, is_alike in enumerate(alike) if is_alike), None)
+def _taken(value: object, others: list[TensorType]) -> bool:
+    """Whether others have a tensor of that shape and element type; the first such is removed."""
+    for place, other in enumerate(others if isinstance(value, TensorType) else ()):
+        if (other.shape, other.dtype) == (value.shape, value.dtype):  # type: ignore[attr-defined]
+            del others[place]
+            return True
+    return False
 
 
 def reached(calls: Sequence[PricedCall], values: Mapping[str, Value], seeds: Iterable[str]) -> set[int]:
@@ -199,9 +190,14 @@ def pass_on(calls: Sequence[PricedCall], values: dict[str, Value]) -> None:
             values[name] = replace(value, requires_grad=True)
 
 
-def wants(value: object) -> bool:
+def wants(value: object) -> TypeGuard[TensorType]:
     """Whether a value wants a gradient."""
     return isinstance(value, TensorType) and value.requires_grad
+
+
+def without_gradient(value: Value) -> Value:
+    """The value with `requires_grad` off."""
+    return replace(value, requires_grad=False) if wants(value) else value
 
 
 def _wanting(value: Any) -> list[TensorType]:
@@ -214,24 +210,23 @@ class Checkpoint(Record, frozen=True):
     first: int
     last: int
     end: int
-    saved: Mapping[str, int]  # by value that gradients read, the place of the first call whose gradient does
+    saved: Mapping[Any, int]  # by value that gradients read, the place of the first call whose gradient does
+
+
+Kept = tuple[
+    Collection[Any], Collection[Any]
+]  # the operands that a call saves for its gradient, and the results
 
 
 def checkpoints(
-    calls: Sequence[PricedCall],
-    marks: Mapping[str, int],
-    kept_by: Callable[[PricedCall], tuple[Sequence[str], Sequence[str]]],
+    calls: Sequence[PricedCall], marks: Mapping[str, int], kept_by: Callable[[PricedCall], Kept]
 ) -> list[Checkpoint]:
-    """The checkpoints of a graph. marks: by name of a call, the number of its checkpoint.
-
-    kept_by: the operands and the results that a call saves for its gradient, by owner of their memory; "" for memory of
-    the call's own.
-    """
+    """The checkpoints of a graph. marks: by name of a call, the number of its checkpoint."""
     names = [(place, call.node.name) for place, call in enumerate(calls)]
     together = grouped((marks[name], place) for place, name in names if name in marks)
     found = []
     for places in together.values():
-        saved: dict[str, int] = {}
+        saved: dict[Any, int] = {}
         end = places[0]
         for place in places:
             operands, results = kept_by(calls[place])
@@ -248,14 +243,11 @@ def checkpoints(
 def gradient_checkpoints(calls: Sequence[PricedCall], marks: Mapping[str, int]) -> list[Checkpoint]:
     """The checkpoints of a graph, by what the gradients of its calls read, whatever memory it is in."""
 
-    def kept(call: PricedCall) -> tuple[Sequence[str], Sequence[str]]:
-        """Positions of what a call saves for its gradient, as strings."""
-        if (gradient := call.gradient) is None:
-            return (), ()
-        results = [*map(str, gradient.results), *([""] if gradient.beside else [])]
-        return [*map(str, gradient.operands)], results
+    def kept(call: PricedCall) -> Kept:
+        gradient = call.gradient
+        return ((), ()) if gradient is None else (gradient.operands, (*gradient.results, *gradient.beside))
 
-    return checkpoints(calls, marks, kept) if marks else []
+    return checkpoints(calls, marks, kept)
 
 
 def add_recomputation(calls: Sequence[PricedCall], rows: list[Row], marks: Mapping[str, int]) -> None:

@@ -9,8 +9,10 @@ holders. Values inside a checkpoint are not saved; they are recomputed when the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
+from typing import Union
 
 from graphflops.dims import Dim, total
 from graphflops.errors import DimError
@@ -21,6 +23,13 @@ from graphflops.passes.program import CallByCall, MemoryUse, Peak, PricedCall, P
 from graphflops.report import Timeline
 from graphflops.tensor import TensorType, grouped
 
+# In training, the values of a graph whose gradients come from outside; None outside of training.
+Seeds = Union[Sequence[str], None]
+# A peak, the timeline, and how many of its entries outlive the graph's run.
+Measured = tuple[Peak, Timeline, int]
+
+# Keys of memory, by place of the call whose gradient is the last to need it.
+Released = dict[int, list[Union[str, int]]]
 _FIRST = "first "  # prefix of the key of what a call saves and allocates before its results
 
 
@@ -53,27 +62,16 @@ class Peaks:
         self.names = program.names
         self.nested: dict[PricedGraph, Peak] = {}
 
-    def of(self, graph: PricedGraph, seeds: Sequence[str] | None = None) -> tuple[Peak, Timeline, int]:
-        """The peak of a graph's own values, their timeline, and how many of its entries outlive the graph's run.
-
-        seeds: in training, the values whose gradients come from outside; None outside of training.
-        """
-        execution = self.execution(graph, seeds is not None)
-        peaks = [self.inside(call) for call in execution.calls]
+    def of(self, graph: PricedGraph, seeds: Seeds = None) -> Measured:
+        """The peak of a graph's own values, their timeline, and how many of its entries outlive the graph's run."""
         try:
-            return self.measured(execution, graph, peaks, seeds)
+            return self.measured(self.execution(graph, seeds is not None), graph, seeds)
         except DimError:
             return Peak(self.names.too_large("peak_bytes")), Timeline(), 0
 
-    def measured(
-        self,
-        execution: CallByCall,
-        graph: PricedGraph,
-        peaks: Sequence[Sequence[Peak]],
-        seeds: Sequence[str] | None,
-    ) -> tuple[Peak, Timeline, int]:
-        """The same for one graph. peaks: by call, the peaks of the graphs that run inside it."""
-        run = _Liveness(graph, peaks, self.meter(graph, execution), execution)
+    def measured(self, execution: CallByCall, graph: PricedGraph, seeds: Seeds) -> Measured:
+        """The same; raises DimError where the formula grows too large."""
+        run = _Liveness(graph, [*map(self.inside, execution.calls)], self.meter(graph, execution), execution)
         return run.measured(seeds, self.earlier(graph, seeds), graph is self.summed)
 
     def meter(self, graph: PricedGraph, execution: CallByCall) -> Meter:
@@ -85,13 +83,14 @@ class Peaks:
                 meter.take(entry.name, value.nbytes, "input")
         return meter
 
-    def earlier(self, graph: PricedGraph, seeds: Sequence[str] | None) -> Sequence[str]:
+    def earlier(self, graph: PricedGraph, seeds: Seeds) -> Sequence[str]:
         """Parameters that have a gradient from the start, from an earlier micro-step."""
         training = self.program.training
         is_first = seeds is None or training is None or training.accumulate == 1
         return () if is_first or graph is not self.program.main else trained_inputs(self.program)
 
     def inside(self, call: PricedCall) -> list[Peak]:
+        """The peaks of the graphs that run in a call."""
         runs = [run for run, times in call.estimate.regions if times != 0 and isinstance(run, PricedGraph)]
         for run in runs:
             if run not in self.nested:
@@ -128,11 +127,9 @@ class _Liveness:
         # In program order, whatever order the caller releases them in.
         self.held = {name: held[name] for name in self.root if name in held}
 
-    def measured(
-        self, seeds: Sequence[str] | None, earlier: Sequence[str], repeats: bool
-    ) -> tuple[Peak, Timeline, int]:
+    def measured(self, seeds: Seeds, earlier: Sequence[str], repeats: bool) -> Measured:
         saved = [name for name in self.saved if name not in self.kept and name in self.bytes]
-        released: dict[int, list[str | int]] = grouped((self.saved[name], name) for name in saved)
+        released: Released = grouped((self.saved[name], name) for name in saved)
         if seeds is None:
             self.forward(released)
             return self.meter.peak(), *self.meter.timeline(None)
@@ -153,24 +150,19 @@ class _Liveness:
         own = [""] if self.execution.saved_bytes(call) != 0 else []
         return [name for name in names if name not in made], [*made, *own]
 
-    def forward(self, released: dict[int, list[str | int]]) -> None:
+    def forward(self, released: Released) -> None:
         """Run the calls; adds to `released` what is saved beside results, by the gradient that is the last to need it."""
-        inside = {
-            place for checkpoint in self.checkpoints for place in range(checkpoint.first, checkpoint.last + 1)
-        }
+        spans = [range(checkpoint.first, checkpoint.last + 1) for checkpoint in self.checkpoints]
+        inside = set(chain.from_iterable(spans))
         lasts = _last_uses(self.calls, self.root, self.held)
         kept = {*self.kept, *self.saved}
         for index in range(len(self.calls)):
-            self.run(index, lasts.get(index, ()), kept, None if index in inside else released)
+            self.run(index, None if index in inside else released)
+            for name in lasts.get(index, ()):
+                if name not in kept:
+                    self.meter.drop(name)
 
-    def run(
-        self,
-        index: int,
-        last_used: Sequence[str],
-        kept: Container[str],
-        released: dict[int, list[str | int]] | None,
-        again: str = "",
-    ) -> None:
+    def run(self, index: int, released: Released | None, again: str = "") -> None:
         """Run a call. released: None if gradients read what a second run makes. again: suffix of values of that run."""
         meter, call = self.meter, self.calls[index]
         meter.row = call.row
@@ -191,11 +183,8 @@ class _Liveness:
         meter.mark(call.node.name, self.peaks[index], (workspace,))
         if brief:
             meter.drop_before(brief)
-        for name in last_used:
-            if name not in kept:
-                meter.drop(name + again)
 
-    def first(self, index: int, released: dict[int, list[str | int]] | None) -> tuple[Dim, Sequence[Dim]]:
+    def first(self, index: int, released: Released | None) -> tuple[Dim, Sequence[Dim]]:
         """Allocate what a call makes before its results; return the bytes of it that are saved, and the other sizes."""
         meter, call = self.meter, self.calls[index]
         kept, brief = self.execution.made_first(call)
@@ -212,22 +201,23 @@ class _Liveness:
         meter.step()
         return total(kept), brief
 
-    def again(self, released: dict[int, list[str | int]]) -> dict[int, Callable[[], None]]:
+    def again(self, released: Released) -> dict[int, Callable[[], None]]:
         """By last call of a checkpoint, what runs the checkpoint again; adds to `released` what that saves."""
         order = {name: place for place, name in enumerate(self.held)} if self.checkpoints else {}
 
         def rerun(checkpoint: Checkpoint) -> None:
-            places = range(checkpoint.first, checkpoint.end)
             calls = self.calls[checkpoint.first : checkpoint.end]
             names = {name for call in calls for name in (*call.node.outputs, *call.uses) if name}
-            owners = sorted(
-                {self.root.get(name, name) for name in names} & order.keys(), key=order.__getitem__
-            )
-            held = {name: min(self.held[name], places[-1]) - places[0] for name in owners}
+            owners = {self.root.get(name, name) for name in names} & order.keys()
+            first, last = checkpoint.first, checkpoint.end - 1
+            held = {x: min(self.held[x], last) - first for x in sorted(owners, key=order.__getitem__)}
             lasts = _last_uses(calls, self.root, held)
-            for index in places:
-                self.run(index, lasts.get(index - checkpoint.first, ()), checkpoint.saved, released, AGAIN)
-            for name in (name for index in places for name in self.calls[index].node.outputs if name):
+            for index in range(first, checkpoint.end):
+                self.run(index, released, AGAIN)
+                for name in lasts.get(index - first, ()):
+                    if name not in checkpoint.saved:
+                        self.meter.drop(name + AGAIN)
+            for name in (name for call in calls for name in call.node.outputs if name):
                 if name not in checkpoint.saved:
                     self.meter.drop(name + AGAIN)
 

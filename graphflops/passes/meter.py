@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from graphflops.dims import Dim, Expr, Sums, at_least, dim_max, evaluate_all, not_exceeded, symbol, total
 from graphflops.errors import DimError
 from graphflops.graph import Graph
-from graphflops.passes.program import Backward, CallByCall, Peak, PricedCall, PricedProgram
+from graphflops.passes.program import CallByCall, Peak, PricedCall, PricedProgram
 from graphflops.report import Held, HeldKind, Timeline
 from graphflops.tensor import TensorType
 
@@ -175,7 +175,6 @@ class Reverse:
         # By name of a parameter, the name of the first parameter that it is tied to.
         self.parameters = {entry.name: first.get(entry.alias_of, entry.name) for entry in stored}
         self.gradients: dict[str, int] = {}  # by value, the number of the buffer that holds its gradient
-        self.sizes: dict[int, Sequence[Dim]] = {}
         self.buffers: list[Dim] = []
         self.holders: list[int] = []
         self.views: set[int] = set()  # buffers that nothing may be added to in place
@@ -208,7 +207,7 @@ class Reverse:
         self.meter.take_before(call.node.name, kernels.first)
         if kernels.first:
             self.meter.step()
-        gradients = [*zip(call.gradient.gradients, self.sizes_of(call.gradient), strict=False)]
+        gradients = [*zip(call.gradient.gradients, call.gradient.sizes, strict=False)]
         if kernels.is_last_operand_first:
             gradients.reverse()
         for number, ((place, fresh), size) in enumerate(gradients, 1):
@@ -235,14 +234,6 @@ class Reverse:
         self.meter.mark(call.node.name, buffers=kernels.buffers[-1])
         self.meter.drop_before(kernels.first)
         return again
-
-    def sizes_of(self, gradient: Backward) -> Sequence[Dim]:
-        """Bytes of each gradient; equal calls share one `Backward`."""
-        sizes = self.sizes.get(id(gradient))
-        if sizes is None:
-            sizes = [value.nbytes if isinstance(value, TensorType) else 0 for value in gradient.estimate.out]
-            self.sizes[id(gradient)] = sizes
-        return sizes
 
     def accumulate(self, name: str, buffer: int, node: str) -> None:
         """Add a second gradient of a value to its first; in place, unless that is a view, repeated, or held by others."""

@@ -103,16 +103,12 @@ class _Temporaries(Record, frozen=True):
 
     def most(self, parameters: Sequence[Parameter]) -> list[Buffer]:
         """The temporaries that are live together when the loop needs most."""
-        keys = (
-            range(len(parameters)) if self.together is None else [self.together(x.type) for x in parameters]
-        )
-        turns = grouped(zip(keys, parameters, strict=True))
+        each = range(len(parameters))
+        keys = each if self.together is None else [self.together(x.type) for x in parameters]
         moments, before = [], list[Buffer]()
-        for turn in turns.values():
-            made, brief = (
-                [Buffer(name, size) for name, value in turn for size in sizes(value)]
-                for sizes in (self.lasting, self.brief)
-            )
+        for turn in grouped(zip(keys, parameters, strict=True)).values():
+            made = [Buffer(name, size) for name, value in turn for size in self.lasting(value)]
+            brief = [Buffer(name, size) for name, value in turn for size in self.brief(value)]
             moments.append([*before, *made, *brief])
             before = made
         return max(moments, key=known_bytes)

@@ -14,21 +14,10 @@ from graphflops.cost import Estimate, RegionRun, Value
 from graphflops.dims import Dim, at_least
 from graphflops.errors import ModelError, NoRuleError, RuleError, ShapeError, shown
 from graphflops.graph import Graph, Node, Phase, Ref
-from graphflops.ops import Op, onnx_operands, operator
+from graphflops.ops import operator
 from graphflops.passes.bind import Binding
-from graphflops.passes.gradients import add_recomputation, pass_on, reached
-from graphflops.passes.price_call import (
-    Keywords,
-    Operands,
-    Priced,
-    Wanted,
-    converts,
-    key_of,
-    matrix_dtype,
-    price_call,
-    unknown_call,
-    without_gradient,
-)
+from graphflops.passes.gradients import add_recomputation, pass_on, reached, without_gradient
+from graphflops.passes.price_call import Priced, converts, key_of, matrix_dtype, price_call, unknown_call
 from graphflops.passes.program import Names, Notes, PricedCall, PricedGraph, PricedProgram, summed
 from graphflops.passes.reconcile import Reconciler, place_of
 from graphflops.report import Named, RegionUse, Row, scaled
@@ -37,9 +26,8 @@ from graphflops.tensor import TensorType, UnknownType, flat, with_sizes
 from graphflops.training import Training
 
 Progress = Callable[[int, int], None]
-# Finds the fact of a call in a graph, given its arguments as the rule sees them.
-FactOf = Callable[[Graph, Node, "tuple[Any, ...]"], "Fact"]
-FindFact = Callable[[Op], "FactOf | None"]
+# Finds the fact of a call in a graph, given its arguments as the rule sees them; None for most calls.
+FindFact = Callable[[Graph, Node, "tuple[Any, ...]"], "Fact | None"]
 
 # Keywords that place a tensor or seed it but change neither its type nor the work.
 _PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "generator", "non_blocking"})
@@ -51,14 +39,13 @@ class Fact(Record, frozen=True):
 
     keyword: str
     value: Any  # None if nothing is known
-    code: str = ""
-    problem: str = ""  # the message of a diagnostic with the code; "" for none
+    problem: str = ""  # why it is not known, or only a bound
 
 
 def price(
     graph: Graph,
     binding: Binding,
-    facts: Callable[[Graph], FindFact] = lambda _: lambda _: None,
+    facts: Callable[[Graph], FindFact] = lambda _: lambda *_: None,
     *,
     training: Training | None = None,
     progress: Progress | None = None,
@@ -66,7 +53,7 @@ def price(
 ) -> PricedProgram:
     """The program with the cost of every call, nested graphs included.
 
-    facts: by graph, a function that returns for an operator what finds the fact of its calls; None for most operators.
+    facts: by graph, what finds the facts of calls.
     fused: whether conversions from and to few bits are parts of neighbouring calls; not in training.
     Raises ModelError if the given sizes contradict the program.
     """
@@ -75,7 +62,7 @@ def price(
     operands = {entry.name: binding.value(graph, entry.name) for entry in graph.inputs}
     if training is None:  # nothing wants a gradient
         operands = {name: without_gradient(value) for name, value in operands.items()}
-    main = pricer.run(graph, tuple(operands.values()), top=True)
+    main = pricer.run(graph, tuple(operands.values()), {})
     for _, never_used in binding.awaited.values():
         raise ModelError(never_used)
     for node, problem in pricer.types.claims.unasserted():
@@ -121,9 +108,8 @@ class Pricer:
         self.found_facts: dict[Node, Any] = {}  # what rules got beyond the operands of calls
         self.notes = Notes()
         self.names = Names(graph.symbols.keys(), self.notes)
-        self.types = Reconciler(graph, binding, self.names, self.notes, self._resolved)
+        self.types = Reconciler(graph, binding, self.names, self.notes)
         self.rules: dict[str, tuple[Rule | None, bool]] = {}
-        self.facts_of: dict[str, FactOf | None] = {}
         self.priced: dict[tuple[Any, ...], Priced] = {}
         self.forms: dict[tuple[Any, ...], int] = {}  # of calls that say where their results are placed
         self.regions: dict[tuple[Any, ...], _Region] = {}
@@ -131,16 +117,10 @@ class Pricer:
     # One graph
 
     def run(
-        self,
-        graph: Graph,
-        operands: Sequence[Value],
-        around: Mapping[str, Value] | None = None,
-        *,
-        top: bool = False,
-        autocast: bool = False,
+        self, graph: Graph, operands: Sequence[Value], around: Mapping[str, Value], *, autocast: bool = False
     ) -> PricedGraph:
         """Price one graph, nested or not, from the values of its inputs and the outer values that it uses."""
-        values = self._inputs(graph, operands, around or {}, top)
+        values, top = self._inputs(graph, operands, around), graph is self.graph
         stuck, said = "", len(self.notes.found)
         rows, calls = list[Row](), list[PricedCall]()
         phases = graph.phases if top else {}
@@ -195,14 +175,16 @@ class Pricer:
         if not (self.fuses and self.converts):
             return
         from graphflops.passes.quantized import fuse
+        from graphflops.passes.quantized_islands import Islands
 
-        entries = [entry for entry in self.graph.inputs if entry.role != "user"]
-        entries += [entry for entry in graph.inputs if entry.role == "constant"]
-        self.parts += fuse(graph, calls, rows, values, {entry.name for entry in entries}, self.price_of)
+        stored = {entry.name for entry in self.graph.inputs if entry.role != "user"}
+        stored |= {entry.name for entry in graph.inputs if entry.role == "constant"}
+        self.parts += fuse(Islands(graph, calls, values, stored, self.price_of), rows)
 
     def _inputs(
-        self, graph: Graph, operands: Sequence[Value], around: Mapping[str, Value], top: bool
+        self, graph: Graph, operands: Sequence[Value], around: Mapping[str, Value]
     ) -> dict[str, Value]:
+        top = graph is self.graph
         given = graph.inputs if top else [entry for entry in graph.inputs if entry.role != "constant"]
         if len(operands) != len(given):
             raise ShapeError(f"graph {shown(graph.name)} takes {len(given)} operands, got {len(operands)}")
@@ -226,34 +208,39 @@ class Pricer:
         """Price a call, or reuse the price of an equal one. stated: check that the file's element types go together."""
         args = self._resolved(node.args, values)
         dropped = () if self.types.derives else _PLACEMENT
-        kwargs = tuple(
-            [(key, self._resolved(value, values)) for key, value in node.kwargs if key not in dropped]
-        )
-        if node.op not in self.facts_of:
-            self.facts_of[node.op] = self.facts(node.operator)
-        if (fact_of := self.facts_of[node.op]) is not None:
-            fact = fact_of(graph, node, args)
+        kept = [entry for entry in node.kwargs if entry[0] not in dropped]
+        kwargs = tuple([(key, self._resolved(value, values)) for key, value in kept])
+        if (fact := self.facts(graph, node, args)) is not None:
             if fact.problem:
-                self.types.say(fact.code, node, fact.problem)
+                self.types.say("GF117", node, fact.problem)
             if fact.value is not None:
                 self.found_facts[node] = fact.value
                 kwargs = (*kwargs, (fact.keyword, self.binding.bound(fact.value)))
         wanted = tuple([name is not None for name in node.outputs]) if self.types.derives else None
         key = (node.op, key_of(args), key_of(kwargs), wanted, stated)
-        known = self.priced.get(key)
-        if known is None:
-            problem = onnx_operands.fault(node.op, args) if stated and self.types.derives else ""
-            try:
-                asked = (
-                    unknown_call("GF118", problem)
-                    if problem
-                    else self._asked(node.op, args, kwargs, wanted, stated)
-                )
-            except LimitPassed as passed:
-                passed.at(place_of(node))
-                raise
-            known = self.priced[key] = replace(asked, form=len(self.priced))
-        return known
+        if key not in self.priced:
+            self.converts |= converts(node.operator, args[0] if args else None)
+            sparse = any(isinstance(x, TensorType) and x.nonzeros is not None for x in flat((args, kwargs)))
+            rule, in_place = self._rule(f"sparse.{node.op}" if sparse else node.op)
+            options: dict[str, Any] = {"wanted": wanted, "training": self.training, "stated": stated}
+            if rule is None:
+                asked = unknown_call("GF101", str(NoRuleError(node.op + " on sparse tensors" * sparse)))
+            else:
+                try:
+                    asked = price_call(rule, node.op, args, kwargs, in_place=in_place, **options)
+                except LimitPassed as passed:
+                    passed.at(place_of(node))
+                    raise
+            self.priced[key] = replace(asked, form=len(self.priced))
+        return self.priced[key]
+
+    def _rule(self, key: str) -> tuple[Rule | None, bool]:
+        """The rule of an operator, and whether it is the functional operator's although this one writes in place."""
+        if key not in self.rules:
+            rule, spelled = find(key), operator(key)
+            is_functional = rule is not None and spelled.mutates and not rule.key.startswith(spelled.base)
+            self.rules[key] = rule, is_functional
+        return self.rules[key]
 
     def _call(self, node: Node, uses: tuple[str, ...], priced: Priced, row: int) -> PricedCall:
         """The priced call; calls of one price that place their results differently have different forms."""
@@ -262,21 +249,6 @@ class Pricer:
         if form is not None and placement:
             form = self.forms.setdefault((form, placement), -1 - len(self.forms))
         return PricedCall(node, uses, priced.estimate, priced.gradient, row, form)
-
-    def _asked(self, op: str, args: Operands, kwargs: Keywords, wanted: Wanted, stated: bool) -> Priced:
-        sparse = any(isinstance(x, TensorType) and x.nonzeros is not None for x in flat((args, kwargs)))
-        key = f"sparse.{op}" if sparse else op
-        if key not in self.rules:
-            rule, spelled = find(key), operator(key)
-            is_functional = rule is not None and spelled.mutates and not rule.key.startswith(spelled.base)
-            self.rules[key] = rule, is_functional  # whether an in-place operator has the functional rule
-        rule, in_place = self.rules[key]
-        self.converts |= converts(operator(op), args[0] if args else None)
-        if rule is None:
-            return unknown_call("GF101", str(NoRuleError(op + " on sparse tensors" * sparse)))
-        return price_call(
-            rule, op, args, kwargs, in_place=in_place, wanted=wanted, training=self.training, stated=stated
-        )
 
     def _resolved(self, argument: Any, values: Mapping[str, Value]) -> Any:
         kind = type(argument)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
+from itertools import zip_longest
 from typing import Any, Union
 
 from msgspec.structs import astuple, replace
@@ -14,7 +15,7 @@ from graphflops.dims import Dim, Expr, Meeting, meetings
 from graphflops.errors import GraphflopsError, NoRuleError, RuleError, ShapeError, shown
 from graphflops.ops import Op, onnx_operands, operator
 from graphflops.ops.onnx_attributes import attributes, fault
-from graphflops.passes.gradients import backward_of, wants
+from graphflops.passes.gradients import backward_of, wants, without_gradient
 from graphflops.passes.program import Backward
 from graphflops.report import State
 from graphflops.rules.control import MARKS, over_hidden_axes
@@ -74,13 +75,12 @@ def price_call(
     """
     if training:
         args, kwargs = distinct(args), distinct(kwargs)
-    if wanted is not None and (problem := fault(op, kwargs)):
-        has_all = all(name in (attributes(op) or ()) for name, _ in kwargs)
-        return unknown_call("GF118" if has_all else "GF104", problem)
-    if wanted is not None and (problem := onnx_operands.broken(op, args, kwargs)):
-        return unknown_call("GF118", problem)
-    if wanted is not None and "outputs" in rule.signature.keywords:
-        kwargs = (*kwargs, ("outputs", wanted))
+    if wanted is not None:
+        code, problem = _fault(op, args, kwargs, stated)
+        if problem:
+            return unknown_call(code, problem)
+        if "outputs" in rule.signature.keywords:
+            kwargs = (*kwargs, ("outputs", wanted))
     arguments: dict[str, Any] | None = None
     try:
         by_place = wanted is None and not op.startswith("higher_order.")
@@ -102,6 +102,16 @@ def price_call(
             return unknown_call("GF104", str(error))
         problem, cannot_run = reason(rule, op, arguments, error, traced=wanted is None)
         return unknown_call("GF118" if cannot_run else "GF104", problem)
+
+
+def _fault(op: str, args: Operands, kwargs: Keywords, stated: bool) -> tuple[str, str]:
+    """The code and message of what is wrong with a call of ONNX, whatever its rule says; the message is "" for nothing."""
+    if stated and (problem := onnx_operands.fault(op, args)):
+        return "GF118", problem
+    if problem := fault(op, kwargs):
+        has_all = all(name in (attributes(op) or ()) for name, _ in kwargs)
+        return ("GF118" if has_all else "GF104"), problem
+    return "GF118", onnx_operands.broken(op, args, kwargs)
 
 
 def _completed(
@@ -189,13 +199,6 @@ def distinct(value: Any) -> Any:
     return mapped(value, lambda item: replace(item) if isinstance(item, TensorType) else item)
 
 
-def without_gradient(value: Value) -> Value:
-    """The value with `requires_grad` off."""
-    if not isinstance(value, TensorType) or not value.requires_grad:
-        return value
-    return replace(value, requires_grad=False)
-
-
 def _marked(estimate: Estimate, op: str, arguments: Mapping[str, Any]) -> Estimate:
     """Mark floating results as wanting a gradient if an operand does; moved elements only if their own operand does."""
     wanting = [wants(value) for value in flat(arguments.values()) if isinstance(value, TensorType)]
@@ -239,9 +242,8 @@ def converts(op: Op, x: Any) -> bool:
 
 def placeholders_in(dims: Iterable[Any]) -> frozenset[str]:
     """Names of the sizes that depend on data and that are not numbered yet."""
-    return frozenset(
-        name for dim in dims if isinstance(dim, Expr) for name in dim.symbols if name.endswith("?")
-    )
+    named = (dim.symbols for dim in dims if isinstance(dim, Expr))
+    return frozenset(name for names in named for name in names if name.endswith("?"))
 
 
 def put_in(value: Any, names: Mapping[str, Dim]) -> Any:
@@ -262,17 +264,9 @@ def substituted(estimate: Estimate, names: Mapping[str, Dim]) -> Estimate:
     )
 
 
-def is_same(ours: Value, recorded: Value) -> bool:
-    """Whether a derived type is exactly the recorded one."""
-    if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
-        return False
-    return ours.shape == recorded.shape and ours.dtype is recorded.dtype
-
-
 def _trimmed(estimate: Estimate, wanted: Sequence[bool]) -> Estimate:
-    out = tuple(
-        [value if place < len(wanted) and wanted[place] else None for place, value in enumerate(estimate.out)]
-    )
+    pairs = zip_longest(estimate.out, wanted[: len(estimate.out)], fillvalue=False)
+    out = tuple([value if is_wanted else None for value, is_wanted in pairs])
     return estimate if out == estimate.out else replace(estimate, out=out)
 
 

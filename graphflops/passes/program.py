@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Container, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
@@ -16,14 +17,14 @@ from graphflops.dims import Dim, Meeting, symbol, total
 from graphflops.errors import DimError
 from graphflops.graph import Graph, Node
 from graphflops.passes.bind import Binding
-from graphflops.report import Diagnostic, Named, Row, SymbolInfo, Timeline, known_values
+from graphflops.report import Coverage, Diagnostic, Named, Row, SymbolInfo, Timeline, known_values
 from graphflops.report.contradictions import diagnostic
 from graphflops.report.timeline import PhaseTime
 from graphflops.tensor import TensorType
 from graphflops.training import Training
 
 
-class Backward(Record, frozen=True):
+class Backward(Record, frozen=True, dict=True):
     """The backward of one call, and what a training step saves for it."""
 
     estimate: Estimate  # the work; its results are the gradients of the operands that want one
@@ -33,6 +34,11 @@ class Backward(Record, frozen=True):
     results: frozenset[int] = frozenset()  # and of its results
     # Positions in the estimate's reads of what is neither: a dropout's mask, a normalisation's statistics.
     beside: tuple[int, ...] = ()
+
+    @cached_property
+    def sizes(self) -> list[Dim]:
+        """Bytes of each gradient; equal calls share them."""
+        return [value.nbytes if isinstance(value, TensorType) else 0 for value in self.estimate.out]
 
     @property
     def beside_bytes(self) -> Dim:
@@ -109,6 +115,13 @@ class PricedProgram(Record, frozen=True, eq=False):
     def values(self) -> Mapping[str, int]:
         """The value of each symbol that has one."""
         return known_values(self.symbols)
+
+    @property
+    def coverage(self) -> Coverage:
+        """How many calls are counted, free and unknown, and the unknown ones by operator."""
+        states = Counter(row.state for row in self.main.rows)
+        unknown = Counter(row.op for row in self.main.rows if row.state == "unknown")
+        return Coverage(states["counted"], states["free"], states["unknown"], dict(unknown.most_common()))
 
     def typed_inputs(self, *roles: str) -> list[tuple[str, TensorType]]:
         """Inputs of these roles that are tensors, each storage once, under their names in the model."""

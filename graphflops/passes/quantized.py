@@ -14,38 +14,27 @@ becomes a layout of the quantized value. A conversion that something else reads 
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from msgspec.structs import replace
 
 from graphflops.base.units import memory
-from graphflops.cost import Cost, Value
+from graphflops.cost import Cost
 from graphflops.dims import Dim, evaluate
-from graphflops.graph import Graph
 from graphflops.open_sizes import of_described
 from graphflops.passes.memory import memory_use
 from graphflops.passes.price_call import is_free, matrix_dtype
 from graphflops.passes.program import PricedCall, PricedProgram
-from graphflops.passes.quantized_islands import Island, Islands, PriceOf
+from graphflops.passes.quantized_islands import Island, Islands
 from graphflops.report import Named, Row
 from graphflops.report.size_names import in_prose
 from graphflops.tensor import TensorType
 
 
-def fuse(
-    graph: Graph,
-    calls: list[PricedCall],
-    rows: list[Row],
-    values: dict[str, Value],
-    stored: Collection[str],
-    price_of: PriceOf,
-) -> int:
+def fuse(found: Islands, rows: list[Row]) -> int:
     """Fuses what runtimes fuse, in place; returns how many calls became parts of others.
 
-    Layouts of quantized values get quantized types in `values`. stored: names of weights and constants. price_of: prices a
-    call at other operand types.
+    Layouts of quantized values get quantized types. rows: of the graph whose islands these are.
     """
-    found = Islands(graph, calls, values, stored, price_of)
+    calls, values = found.calls, found.values
     instead: dict[str, str] = {}  # by value that is no longer stored, the value that is stored instead
     gone = {*found.folded, *(place for place, island in found.island_of.items() if place != island.place)}
     for place in filter(found.dequantizes, range(len(calls))):
@@ -104,7 +93,7 @@ def say_unfused(program: PricedProgram, separate: PricedProgram) -> None:
         value = evaluate(quantity, values)
         return memory(value) if value is not None else f"{in_prose(str(quantity), names)} B"
 
-    more, calls = (sum(row.state == "counted" for row in one.main.rows) for one in (separate, program))
+    more, calls = separate.coverage.counted, program.coverage.counted
     moved, peak = told(separate.main.cost.moved_bytes), told(memory_use(separate).forward.bytes)
     text = (
         f"{more - calls:,} calls that convert or scale quantized values, or lie between such calls, are parts of those that"

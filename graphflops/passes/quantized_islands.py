@@ -17,7 +17,7 @@ from graphflops.passes.program import PricedCall
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE, TO_FLOAT
 from graphflops.tensor import DTYPES, INT32, INT64, TensorType
 
-PriceOf = Callable[[Node, Mapping[str, Value], Graph], Priced]
+PriceOf = Callable[[Node, Mapping[str, Value], Graph], Priced]  # prices a call at other operand types
 
 _HALF = 16  # bits of the narrowest float type that layers compute in
 _WIDEST = 16  # bits of the widest integer that is a factor of products
@@ -62,7 +62,7 @@ class Islands:
     """The islands of a graph, the readers of its values, and the quantized forms of values."""
 
     def __init__(
-        self, graph: Graph, calls: Sequence[PricedCall], values: dict[str, Value],
+        self, graph: Graph, calls: list[PricedCall], values: dict[str, Value],
         stored: Collection[str], price_of: PriceOf,
     ) -> None:  # fmt: skip
         self.graph, self.calls, self.values, self.price_of = graph, calls, values, price_of
@@ -232,7 +232,7 @@ class Islands:
         self, place: int, call: PricedCall, taken: Sequence[str], factors: Sequence[Twin]
     ) -> Island | None:
         """A product of integers: zero points are subtracted from the factors, results are quantized or scaled."""
-        estimate, end = self._at_twins(call, taken), self._end_of_product(place)
+        estimate, end = self._at_twins(call, taken), self._end(place, is_product=True) or End()
         if estimate is None:
             return None
         zeroed = [twin for twin in factors if _parameters(twin.by)[1] not in (None, 0)]
@@ -251,7 +251,7 @@ class Islands:
         estimate = self._at_twins(call, taken) if taken else None
         if estimate is None:
             return None
-        end = self._end_of_product(place)
+        end = self._end(place, is_product=True) or End()
         if not end.quantizers and any(self.twins[name].by.node.operator.kind == "cast" for name in taken):
             end = self._scaling(self.outputs(place)[0])
         work = self._dequantizing(taken)
@@ -264,12 +264,7 @@ class Islands:
 
     def _between(self, place: int, call: PricedCall, taken: Sequence[str]) -> Island | None:
         """Any other operator if all its float results are quantized."""
-        made = self.floats(self.outputs(place))
-        if len(made) == 1:
-            end = self._end(made[0])
-        else:
-            quantizers = tuple(reader for name in made for reader in self.readers.get(name, ()))
-            end = End(quantizers=quantizers) if all(map(self.is_quantized, made)) else None
+        end = self._end(place)
         estimate = None if end is None else self._at_twins(call, taken)
         if end is None or estimate is None or (estimate.alias and not call.in_place):
             return None
@@ -314,14 +309,15 @@ class Islands:
 
         return End(*self._followed(name, is_part))
 
-    def _end_of_product(self, place: int) -> End:
-        """The end of a product, which may add any value to its result, and whose result may stay float."""
-        results = self.outputs(place)
-        return (self._end(results[0], is_product=True) if len(results) == 1 else None) or End()
+    def _end(self, place: int, *, is_product: bool = False) -> End | None:
+        """What follows an operator up to the conversions of its float results; None if one stays float.
 
-    def _end(self, name: str, *, is_product: bool = False) -> End | None:
-        """What follows an operator up to the conversions of its result; None if the result stays float."""
-        beside: list[str] = []
+        is_product: any value may be added to its result.
+        """
+        made, beside = self.floats(self.outputs(place)), list[str]()
+        if len(made) != 1:
+            quantizers = tuple(reader for name in made for reader in self.readers.get(name, ()))
+            return End(quantizers=quantizers) if all(map(self.is_quantized, made)) else None
 
         def is_part(place: int, name: str) -> bool:
             call, is_done = self.calls[place], self.is_quantized(name) or place in self.island_of
@@ -332,7 +328,7 @@ class Islands:
             beside.extend(others)
             return self.is_float(self.outputs(place)[0]) and (is_product or all(map(self._is_known, others)))
 
-        name, absorbed = self._followed(name, is_part)
+        name, absorbed = self._followed(made[0], is_part)
         taken = tuple(other for other in beside if other in self.twins)
         return End(name, absorbed, tuple(self.readers[name]), taken) if self.is_quantized(name) else None
 

@@ -5,8 +5,7 @@ If neither a rule nor the file gives a type, `FallbackTypes` takes what the form
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
@@ -17,21 +16,10 @@ from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph, Node, Ref
 from graphflops.passes.bind import Binding
 from graphflops.passes.claims import Claims, FallbackTypes, paired
-from graphflops.passes.price_call import (
-    RANKLESS,
-    Priced,
-    is_same,
-    outgrown,
-    placeholders_in,
-    put_in,
-    substituted,
-)
+from graphflops.passes.price_call import RANKLESS, Priced, outgrown, placeholders_in, put_in, substituted
 from graphflops.passes.program import Names, Notes
 from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, TensorType, UnknownType, sizes_in, with_sizes
 from graphflops.view import nested_graphs
-
-Resolve = Callable[[Any, Mapping[str, Value]], Any]
-
 
 _KEPT_BY_DEVICE = frozenset({"normalisation", "attention", "dropout"})
 _EXPORT_DYNAMIC = "a size is fixed in the program: export it with dynamic shapes"
@@ -40,9 +28,8 @@ _EXPORT_DYNAMIC = "a size is fixed in the program: export it with dynamic shapes
 class Reconciler:
     """What is known of the types of one program and of its nested graphs."""
 
-    def __init__(self, graph: Graph, binding: Binding, names: Names, notes: Notes, resolve: Resolve) -> None:
+    def __init__(self, graph: Graph, binding: Binding, names: Names, notes: Notes) -> None:
         self.program, self.binding, self.names, self.notes = graph, binding, names, notes
-        self.resolve = resolve  # turns an argument into what its rule sees
         # Whether derived types win, because the file records none that are reliable.
         self.derives = graph.declared is not None
         self.contents: dict[Graph, set[str]] = {}  # by graph, the values whose contents are known
@@ -166,13 +153,12 @@ class Reconciler:
         for index, name in enumerate(node.outputs):
             ours = derived[index] if index < len(derived) else None
             if is_step and priced.state != "unknown" and isinstance(ours, TensorType) is (name is None):
-                self.say(
-                    "GF105", node, f"rule gives {ours} as result {index}, the file {name and 'a tensor'}"
-                )
+                text = f"rule gives {ours} as result {index}, the file {name and 'a tensor'}"
+                self.say("GF105", node, text)
             if name is None:
                 continue
             recorded = self.binding.value(graph, name)
-            if recorded is None or is_same(ours, recorded):
+            if recorded is None or _is_same(ours, recorded):
                 value = ours
             else:
                 if self.unbacked and self._learns(ours, recorded):
@@ -201,7 +187,6 @@ class Reconciler:
         derived = priced.estimate.out
         if priced.state != "unknown" and any(name is not None for name in node.outputs[len(derived) :]):
             self.say("GF105", node, f"rule gives {len(derived)} results, the file names {len(node.outputs)}")
-        others: dict[int, Value] | None = None
         for place, name in enumerate(node.outputs):
             if name is None:
                 continue
@@ -216,9 +201,7 @@ class Reconciler:
                             self.say("GF116", node, f"{text} {self.named[size]}")
                     value = with_sizes(value, lambda x: self.named.get(x, x) if isinstance(x, Expr) else x)
             else:
-                if others is None:
-                    others = fallback.of(node, derived, graph)
-                value = others[place]
+                value = fallback.of(name, value, graph)
                 if priced.state != "unknown" and value is (graph.declared or {}).get(name):
                     self._alone(node, name)
                 value = put_in(value, {n: self.fresh(n) for n in placeholders_in(sizes_in(value))})
@@ -233,12 +216,8 @@ class Reconciler:
             return False
         name = str(recorded)
         used = ours.symbols if isinstance(ours, Expr) else frozenset()
-        if (
-            name not in self.unbacked
-            or name in self.claims.told
-            or not self.unbacked.isdisjoint(used)
-            or any(other.endswith("?") for other in used)
-        ):
+        is_open = name in self.unbacked and name not in self.claims.told
+        if not is_open or not self.unbacked.isdisjoint(used) or placeholders_in((ours,)):
             return False
         self.unbacked.remove(name)
         self.binding.learn(name, ours)
@@ -260,9 +239,8 @@ class Reconciler:
         differs = used and not is_packed and self.claims.contradict(ours, recorded)
         if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
             if differs:
-                self.say(
-                    "GF127", node, f"computes {shown(str(ours))}, the file records {shown(str(recorded))}"
-                )
+                text = f"computes {shown(str(ours))}, the file records {shown(str(recorded))}"
+                self.say("GF127", node, text)
             return ours if node.operator.kind == "comparison" and isinstance(ours, Expr) else recorded
         if differs or ours.rank != recorded.rank or any(map(differ, ours.shape, recorded.shape)):
             if used:
@@ -284,6 +262,13 @@ def _writes(node: Node) -> bool:
     if node.operator.writes_operands:
         return node.operator.kind != "identity"
     return any(_writes(inner) for graph in nested_graphs(node) for inner in graph.nodes)
+
+
+def _is_same(ours: Value, recorded: Value) -> bool:
+    """Whether a derived type is exactly the recorded one."""
+    if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
+        return False
+    return ours.shape == recorded.shape and ours.dtype is recorded.dtype
 
 
 def _is_smaller(recorded: Value, ours: Value) -> bool:

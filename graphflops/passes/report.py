@@ -14,20 +14,9 @@ from graphflops.dims import Dim, total
 from graphflops.graph import Phase, Step
 from graphflops.passes.optimizer import trained, update
 from graphflops.passes.program import NO_TIME, MemoryUse, Peak, PricedProgram, ProgramTime
-from graphflops.report import (
-    Coverage,
-    Diagnostic,
-    Exchange,
-    Execution,
-    Held,
-    PhaseMemory,
-    Report,
-    Row,
-    Timeline,
-    Totals,
-)
+from graphflops.report import Diagnostic, Exchange, Execution, PhaseMemory, Report, Row, Totals
 from graphflops.report.contradictions import diagnostic
-from graphflops.report.timeline import CallTime
+from graphflops.report.timeline import CallTime, Held, Timeline
 
 
 def step_memory(program: PricedProgram, step: Step, buffers: Sequence[Dim] = ()) -> MemoryUse:
@@ -98,7 +87,7 @@ def report(
         totals=Totals(main.cost, memory.forward.bytes, memory.forward.node, time.forward),
         **_weights(program),
         buffer_bytes=sum(_number(value.nbytes) for _, value in program.typed_inputs("buffer", "constant")),
-        coverage=_coverage(main.rows),
+        coverage=program.coverage,
         rows=rows,
         diagnostics=_diagnostics(program),
         modules=graph.modules,
@@ -145,12 +134,6 @@ def _diagnostics(program: PricedProgram) -> tuple[Diagnostic, ...]:
         *program.notes.found.values(),
         *program.type_sources,
     )
-
-
-def _coverage(rows: Sequence[Row]) -> Coverage:
-    states = Counter(row.state for row in rows)
-    unknown = Counter(row.op for row in rows if row.state == "unknown")
-    return Coverage(states["counted"], states["free"], states["unknown"], dict(unknown.most_common()))
 
 
 def _number(dim: Dim) -> int:

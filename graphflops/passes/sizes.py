@@ -55,10 +55,9 @@ def labels_of(graph: Graph, names: Mapping[str, str]) -> dict[str, str]:
 def with_sizes(program: PricedProgram, labels: Mapping[str, str]) -> PricedProgram:
     """The program with its sizes by name, with lower bounds and labels. Raises ModelError if a size is negative."""
     main = program.main
-    entries = [
-        (entry.name, program.operands[entry.name]) for entry in program.graph.inputs if entry.role == "user"
-    ]
-    passed = tuple([Named(name, value.like()) for name, value in entries if isinstance(value, TensorType)])
+    users = [entry.name for entry in program.graph.inputs if entry.role == "user"]
+    typed = [(name, program.operands[name]) for name in users]
+    passed = tuple([Named(name, value.like()) for name, value in typed if isinstance(value, TensorType)])
     described = program.binding.describe(program.graph, (main.cost, main.backward))
     named = [*passed, *(output for row in main.rows for output in row.outputs)]
     raised = dict(described)
@@ -182,9 +181,8 @@ def refuse_impossible(
             cost = getattr(row.cost, quantity)
             if isinstance(cost, Expr) and not at_least(cost, 0) and (evaluate(cost, at) or 0) < 0:
                 told = in_prose(str(cost), of_described(symbols, inputs).names)
-                raise ModelError(
-                    f"{quantity} of {shown(row.node)} would be negative, {told}: give larger sizes"
-                )
+                what = f"{quantity} of {shown(row.node)} would be negative, {told}"
+                raise ModelError(f"{what}: give larger sizes")
 
 
 def _open(named: Iterable[Named]) -> Iterator[tuple[str, Dim]]:

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, TypeGuard
 
 from msgspec import field
 from msgspec.structs import replace
@@ -24,17 +24,7 @@ from graphflops.graph import Graph, Input, Node, Note, Output, Ref, tensor_type
 from graphflops.passes.bind import bind
 from graphflops.passes.gradients import wants, with_checkpoints
 from graphflops.passes.price import Pricer
-from graphflops.rules.added_calls import (
-    added,
-    autocast,
-    converted,
-    cross_entropy,
-    linear,
-    log_softmax,
-    nll_loss,
-    scaled,
-    viewed,
-)
+from graphflops.rules import added_calls
 from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT64, DType, TensorType, flat
 from graphflops.training import Precision, Training, matched, some
 
@@ -95,13 +85,12 @@ def _returned(call: Node, region: Graph) -> dict[str, str]:
             is_off = node.operator.kind == "dropout" and given.get("training") is False
             if node.operator.mutates or is_off or (node.operator.name == "cast" and is_same):
                 itself[node.outputs[0]] = itself.get(first.name)
-    values = [output.value for output in region.outputs]
-    found = {
-        name: itself.get(x.name)
-        for name, x in zip(call.outputs, values, strict=False)
-        if name and isinstance(x, Ref)
-    }
-    return {name: operand.name for name, operand in found.items() if isinstance(operand, Ref)}
+    found = {}
+    for name, output in zip(call.outputs, region.outputs, strict=False):
+        operand = itself.get(output.value.name) if isinstance(output.value, Ref) else None
+        if name and isinstance(operand, Ref):
+            found[name] = operand.name
+    return found
 
 
 def _with_gradients(graph: Graph, training: Training) -> Graph:
@@ -155,12 +144,10 @@ def chosen(option: str, patterns: Sequence[str], paths: Sequence[str], nothing: 
 
 def with_adapters(graph: Graph, rank: int, modules: Sequence[str]) -> Graph:
     """The graph with a trained adapter beside each linear layer in these modules: `y + B(A(x)) * scale`, as PEFT adds it."""
-    targets = {
-        entry.name: entry.target.rpartition(".")[0] for entry in graph.inputs if entry.role == "parameter"
-    }
-    layers = {
-        node.name: targets[name] for node in graph.nodes if (name := _weight(node, graph.types)) in targets
-    }
+    parameters = [entry for entry in graph.inputs if entry.role == "parameter"]
+    targets = {entry.name: entry.target.rpartition(".")[0] for entry in parameters}
+    weights = {node.name: _weight(node, graph.types) for node in graph.nodes}
+    layers = {name: targets[weight] for name, weight in weights.items() if weight in targets}
     wanted = chosen("--lora", modules, list(layers.values()), "no linear layers")
     inputs, nodes, made = list(graph.inputs), [], set[str]()
     types: dict[str, Any] = dict(graph.types)
@@ -169,16 +156,16 @@ def with_adapters(graph: Graph, rank: int, modules: Sequence[str]) -> Graph:
         if layer not in wanted:
             nodes.append(node)
             continue
-        result, name = node.outputs[0], _weight(node, types)
+        result, name = node.outputs[0], weights[node.name]
         own, down, up, product = (f"{result}_{part}" for part in ("base", "lora_A", "lora_B", "scaled"))
         factors = f"{name}_lora_A", f"{name}_lora_B"
         types[own] = types[result or ""]
         nodes += [
             replace(node, outputs=(own,)),
-            linear(node, down, node.arguments()["a"], Ref(factors[0])),
-            linear(node, up, Ref(down), Ref(factors[1])),
-            scaled(node, product, Ref(up), _SCALE),
-            replace(added(node, f"{result}_adapted", Ref(own), Ref(product)), outputs=(result,)),
+            added_calls.linear(node, down, node.arguments()["a"], Ref(factors[0])),
+            added_calls.linear(node, up, Ref(down), Ref(factors[1])),
+            added_calls.scaled(node, product, Ref(up), _SCALE),
+            replace(added_calls.added(node, f"{result}_adapted", Ref(own), Ref(product)), outputs=(result,)),
         ]
         if layer not in made:
             made.add(layer)
@@ -216,13 +203,13 @@ def with_cross_entropy(graph: Graph) -> Graph:
     types = {**graph.types, _LABELS: TensorType(rows, INT64)}
     flat, targets, nodes, like = Ref(logits), Ref(_LABELS), [], Node("", "")
     if value.dtype is not FLOAT32:
-        nodes.append(converted(like, "logits_float32", flat, dtype=FLOAT32))
+        nodes.append(added_calls.converted(like, "logits_float32", flat, dtype=FLOAT32))
         flat = Ref("logits_float32")
     if value.rank == 3:
-        nodes.append(viewed(like, "logits_flat", flat, (-1, value.shape[axis])))
-        nodes.append(viewed(like, "labels_flat", targets, (-1,)))
+        nodes.append(added_calls.viewed(like, "logits_flat", flat, (-1, value.shape[axis])))
+        nodes.append(added_calls.viewed(like, "labels_flat", targets, (-1,)))
         flat, targets = Ref("logits_flat"), Ref("labels_flat")
-    nodes.append(cross_entropy(like, "loss", flat, targets))
+    nodes.append(added_calls.cross_entropy(like, "loss", flat, targets))
     inputs, outputs = Input(_LABELS, "user"), Output(Ref("loss"), "loss")
     ends = {"inputs": (*graph.inputs, inputs), "outputs": (*graph.outputs, outputs)}
     return replace(graph, nodes=(*graph.nodes, *nodes), types=types, **ends)
@@ -241,30 +228,27 @@ _SAYS_FLOAT32 = re.compile(r"\.float32\b|\.float\(|torch\.float\b")
 
 def at_precision(graph: Graph, precision: Precision, leaves: Iterable[str]) -> Graph:
     """The program with parameters, values and products of a precision. leaves: names of parameters that want a gradient."""
-    given = {entry: graph.types.get(entry.name) for entry in graph.inputs}
+    typed = [(entry, tensor_type(entry.name, graph.types)) for entry in graph.inputs]
+    floating = [(entry, value) for entry, value in typed if value is not None and value.dtype in _FLOATING]
     elements: Counter[DType] = Counter()
-    for entry, value in given.items():
-        if entry.role == "parameter" and isinstance(value, TensorType) and value.dtype in _FLOATING:
+    for entry, value in floating:
+        if entry.role == "parameter":
             elements[value.dtype] += value.numel if isinstance(value.numel, int) else 1
     own = elements.most_common(1)[0][0] if elements else FLOAT32  # the type of most parameters
-    pricer = Pricer(graph, bind(graph, {}, {}, assume=False), False, lambda _: None)
+    pricer = Pricer(graph, bind(graph, {}, {}, assume=False), False, lambda *_: None)
     wanted, lower = _PRECISIONS[precision]
-    types: dict[str, Any] = {}
-    for entry, value in given.items():
-        if isinstance(value, TensorType) and value.dtype in _FLOATING:
-            # `module.to(dtype)` converts parameters and buffers; the caller converts its inputs.
-            is_converted = entry.role in ("parameter", "buffer") or value.dtype is own
-            value = replace(value, dtype=wanted) if is_converted else value
-        if value is not None:
-            types[entry.name] = value
+    types = {}
+    for entry, value in floating:
+        # `module.to(dtype)` converts parameters and buffers; the caller converts its inputs.
+        if entry.role in ("parameter", "buffer") or value.dtype is own:
+            types[entry.name] = replace(value, dtype=wanted)
     conversion = _Conversion(own, wanted, lower, frozenset(leaves), pricer, {*graph.types})
     return replace(conversion.graph(graph, types), lasting=frozenset(conversion.cached.values()))
 
 
-def _eligible(value: Any) -> TensorType | None:
-    """The type of a tensor that autocast converts: real floating point of at most 32 bits; None for others."""
-    is_tensor = isinstance(value, TensorType) and value.dtype.kind == "float" and value.dtype is not FLOAT64
-    return value if is_tensor else None
+def _is_eligible(value: Any) -> TypeGuard[TensorType]:
+    """Whether autocast converts a value: a tensor of real floating point of at most 32 bits."""
+    return isinstance(value, TensorType) and value.dtype.kind == "float" and value.dtype is not FLOAT64
 
 
 class _Conversion(Record, frozen=True):
@@ -309,30 +293,31 @@ class _Conversion(Record, frozen=True):
         if x is None or not is_plain or is_smooth or node.operator.dialect != "aten":
             return [node]
         name = self.unused(f"{node.name}_log_softmax")
-        logarithms = log_softmax(node, name, given["x"], min(x.rank - 1, 1), x.dtype)
+        logarithms = added_calls.log_softmax(node, name, given["x"], min(x.rank - 1, 1), x.dtype)
         others = {key: value for key, value in node.kwargs if key in ("reduction", "ignore_index")}
         operands = Ref(name), given["labels"], given.get("weight"), *node.args[3:5]
-        return [logarithms, replace(nll_loss(node, node.name, *operands, **others), outputs=node.outputs)]
+        loss = added_calls.nll_loss(node, node.name, *operands, **others)
+        return [logarithms, replace(loss, outputs=node.outputs)]
 
     def autocast(self, node: Node, types: Mapping[str, Any], lower: DType) -> list[Node]:
         """The conversions before a call, as calls of their own, and the call on their results."""
-        treatment = autocast(node.operator)
+        treatment = added_calls.autocast(node.operator)
         if treatment is None:
             return [node]
-        operands = [value for ref in node.reads() if (value := _eligible(types.get(ref))) is not None]
+        read = {value.dtype for value in map(types.get, node.reads()) if _is_eligible(value)}
         if treatment == "single result":
             has_type = any(isinstance(x, DType) for x in (*node.args, *(value for _, value in node.kwargs)))
-            if has_type or not any(value.dtype in (BFLOAT16, FLOAT16) for value in operands):
+            if has_type or read.isdisjoint((BFLOAT16, FLOAT16)):
                 return [node]
             return [replace(node, kwargs=(*node.kwargs, ("dtype", FLOAT32)))]
-        if treatment == "widest" and not any(value.dtype is FLOAT32 for value in operands):
+        if treatment == "widest" and FLOAT32 not in read:
             return [node]
         wanted = lower if treatment == "lower" else FLOAT32
         calls: list[Node] = []
 
         def cast(argument: Any) -> Any:
-            value = _eligible(types.get(argument.name)) if isinstance(argument, Ref) else None
-            if value is None or value.dtype is wanted:
+            value = types.get(argument.name) if isinstance(argument, Ref) else None
+            if not _is_eligible(value) or value.dtype is wanted:
                 return argument
             is_cached = wanted is lower and value.dtype is FLOAT32 and argument.name in self.leaves
             if is_cached and argument.name in self.cached:
@@ -340,7 +325,7 @@ class _Conversion(Record, frozen=True):
             name = self.unused(f"{argument.name}_{wanted.name}")
             if is_cached:
                 self.cached[argument.name] = name
-            calls.append(converted(node, name, argument, dtype=wanted))
+            calls.append(added_calls.converted(node, name, argument, dtype=wanted))
             return Ref(name)
 
         calls.append(node.changed(cast))

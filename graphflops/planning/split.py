@@ -14,7 +14,7 @@ from graphflops.dims import Expr, evaluate, symbol
 from graphflops.graph import Argument, EagerRun, Graph, Node, Ref
 from graphflops.planning.parts import INDIVISIBLE, Split, axis_of
 from graphflops.report import Report
-from graphflops.structure.wiring import Fold, Part, wiring
+from graphflops.structure.wiring import Fold, Part, Wiring
 from graphflops.tensor import TensorType
 
 _FACTORS = 2  # factors of the columns that are tried after the leading one
@@ -204,7 +204,7 @@ def folded(report: Report, kept: int = TURNS) -> Folded:
 
 def _turns(report: Report) -> list[list[str]]:
     """The calls of each layer in program order, for the repetition with the most calls; empty if nothing repeats."""
-    found = wiring(report)
+    found = Wiring(report)
     rows = {name: report.rows[place] for name, place in found.calls.items()}
     reads: dict[str, list[str]] = {name: [] for name in rows}
     for use in found.uses:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
 
@@ -93,14 +93,13 @@ def cuts(
     for first, end in pairwise(_bounds(costs, [*accumulate(changes)], number, tolerance)):
         calls = [name for name in every if first <= place[name] < end]
         crossing = [value for value, position in last.items() if place[value.maker] < end <= position]
-        weights = _weight_bytes(graph, calls)
+        weights = sum(graph.nodes[name].get("memory", 0) for name in _weights_of(graph, calls))
         stages.append(Stage(tuple(calls), queries.cost(graph, calls, by)[0], weights, tuple(crossing)))
     return Cuts(by, tuple(stages), whole, unknown)
 
 
-def _weight_bytes(graph: networkx.MultiDiGraph, calls: Sequence[str]) -> int:
-    read = {maker for name in calls for maker in graph.pred[name] if graph.nodes[maker]["kind"] == "weight"}
-    return sum(graph.nodes[name].get("memory", 0) for name in read)
+def _weights_of(graph: networkx.MultiDiGraph, calls: Iterable[str]) -> set[str]:
+    return {maker for name in calls for maker in graph.pred[name] if graph.nodes[maker]["kind"] == "weight"}
 
 
 def _last_readers(flow: networkx.MultiDiGraph, place: Mapping[str, int]) -> dict[Crossing, int]:
@@ -276,5 +275,4 @@ def _marks(found: Found) -> Iterator[tuple[str, str | int]]:
 
 def _beside(graph: networkx.MultiDiGraph, title: str, names: set[str]) -> Part:
     calls = [name for name in names if graph.nodes[name]["kind"] == "call"]
-    read = {maker for name in calls for maker in graph.pred[name] if graph.nodes[maker]["kind"] == "weight"}
-    return Part(title, frozenset(names | queries.tied(graph, read)))
+    return Part(title, frozenset(names | queries.tied(graph, _weights_of(graph, calls))))

@@ -21,7 +21,7 @@ from graphflops.ops import operator
 from graphflops.report import GraphLevel, Report, Row
 from graphflops.report.size_names import called
 from graphflops.structure.queries import part as part_of
-from graphflops.structure.wiring import Fold, Part, Turn, Use, wiring
+from graphflops.structure.wiring import Fold, Part, Turn, Use, Wiring
 from graphflops.tensor import TensorType
 
 _NAMED = 3  # operators in the label of a run
@@ -40,18 +40,18 @@ class Program:
     """The program of a report. calls: its graph of calls, which the graph of modules is folded from."""
 
     def __init__(self, report: Report) -> None:
-        self.report, self.measures, self.found = report, Measures(report), wiring(report)
+        self.report, self.measures, self.found = report, Measures(report), Wiring(report)
         told: Attributes = {"name": report.origin.path} if report.origin.path else {}
         told |= {"saved": True} if report.program is None else {}
         self.calls = graph = networkx.MultiDiGraph(level="call", **told, **self.measures.totals())
         self._add_nodes()
         types: dict[int, Attributes] = {}
         for number, (maker, user, slot, value, typed) in enumerate(self.found.uses):
-            known = types.get(id(typed))
-            if known is None:
-                known = types[id(typed)] = self.measures.tensor(typed)
+            if id(typed) not in types:
+                types[id(typed)] = self.measures.tensor(typed)
             weight = graph.nodes[maker]["kind"] == "weight"
-            graph.add_edge(maker, user, number, slot=slot, value=value, weight=weight, count=1, **known)
+            edge = {"slot": slot, "value": value, "weight": weight, "count": 1, **types[id(typed)]}
+            graph.add_edge(maker, user, number, **edge)
 
     def _add_nodes(self) -> None:
         graph, found, measures = self.calls, self.found, self.measures
@@ -232,9 +232,8 @@ class Measures:
         """Shape, element type and bytes of a tensor; nothing for another value."""
         if typed is None:
             return {}
-        shape = f"[{', '.join(map(str, typed.shape))}]"
-        moved = self.amount("bytes", typed.nbytes)
-        return {"shape": called(shape, self.names), "dtype": typed.dtype.name, **moved}
+        shape = called(f"[{', '.join(map(str, typed.shape))}]", self.names)
+        return {"shape": shape, "dtype": typed.dtype.name, **self.amount("bytes", typed.nbytes)}
 
     def row(self, row: Row) -> Attributes:
         key = (row.state, id(row.cost), id(row.backward))
@@ -258,11 +257,8 @@ class Measures:
         return found
 
     def cost(self, cost: Cost) -> Attributes:
-        return {
-            **self.amount("flops", cost.matrix_flops),
-            **self.amount("vector_flops", cost.vector_flops),
-            **self.amount("bytes", cost.moved_bytes),
-        }
+        work = self.amount("flops", cost.matrix_flops) | self.amount("vector_flops", cost.vector_flops)
+        return work | self.amount("bytes", cost.moved_bytes)
 
     def seconds(self, rows: Iterable[Row]) -> Attributes:
         """Time of calls on the device; a call that launches nothing takes none."""

@@ -34,24 +34,6 @@ class Use(NamedTuple):
     type: TensorType | None
 
 
-def wiring(report: Report) -> Wiring:
-    """The wiring of a report's program; for a saved report that of its tensors, as far as its rows show it."""
-    graph = program_of(report)
-    walk = Wiring(report.rows)
-    makers: Makers = ChainMap()
-    for entry in graph.inputs:
-        makers[entry.name] = (walk.input(entry.name, entry, graph),)
-    for name, given in report.inputs:
-        walk.types[name] = given
-    walk.graph(graph, "", makers)
-    for place, output in enumerate(graph.outputs):
-        name = f"output {place}: {output.target}" if output.target else f"output {place}"
-        node = walk.unique(name)
-        walk.outputs[node] = output
-        walk.use(node, list(output.uses()), makers)
-    return walk
-
-
 def program_of(report: Report) -> Graph:
     """The program that was analyzed. For a saved report, a graph of the tensors that its rows name.
 
@@ -74,10 +56,13 @@ def _as_node(row: Row) -> Node:
 
 
 class Wiring:
-    """Nodes and edges of a program, found by going through its calls in the order of its report's rows."""
+    """Nodes and edges of a report's program, found by going through its calls in the order of the rows.
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self.rows, self.place = rows, 0
+    For a saved report they are those of its tensors, as far as its rows show them.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self.rows, self.place = report.rows, 0
         # The row of each call, by its unique name. Makers of values come before readers: a call that runs nested graphs
         # comes after their calls.
         self.calls: dict[str, int] = {}
@@ -86,6 +71,15 @@ class Wiring:
         self.outputs: dict[str, Output] = {}
         self.types: dict[str, TensorType] = {}
         self.taken: dict[str, int] = {}
+        graph, makers = program_of(report), Makers()
+        for entry in graph.inputs:
+            makers[entry.name] = (self.input(entry.name, entry, graph),)
+        self.types.update(report.inputs)
+        self.graph(graph, "", makers)
+        for place, output in enumerate(graph.outputs):
+            node = self.unique(f"output {place}" + (f": {output.target}" if output.target else ""))
+            self.outputs[node] = output
+            self.use(node, list(output.uses()), makers)
 
     def unique(self, name: str) -> str:
         """The name; numbered where it is taken, as `cond/linear (2)` in the other branch."""

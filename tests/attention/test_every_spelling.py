@@ -20,8 +20,8 @@ from graphflops.analysis import analyze
 from graphflops.attention.affine import AffineDomain
 from graphflops.attention.arrays import ArrayDomain
 from graphflops.attention.conditions import COLUMN, ROW, Cases, Residue, SameBlock
+from graphflops.attention.elementwise import Interval, point
 from graphflops.attention.index_propagation import Propagation
-from graphflops.attention.intervals import Interval, point
 from graphflops.attention.piecewise import as_truth
 from graphflops.attention.scopes import GraphScopes
 from graphflops.dims import evaluate

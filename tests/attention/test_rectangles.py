@@ -12,8 +12,7 @@ import torch
 
 from graphflops.attention import elementwise, rectangles
 from graphflops.attention.conditions import Affine
-from graphflops.attention.elementwise import Function, primitive
-from graphflops.attention.intervals import Interval, extended
+from graphflops.attention.elementwise import Function, Interval, extended, primitive
 from graphflops.attention.rectangles import HIDDEN, MIXED, SEEN, Counted, count
 from graphflops.dims import evaluate, symbol
 from graphflops.errors import ModelError

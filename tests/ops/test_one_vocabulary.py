@@ -45,7 +45,6 @@ COLLECTIONS = {
     "attention/affine.py": MASKS,
     "attention/elementwise.py": MASKS,
     "attention/flex.py": MASKS,
-    "attention/intervals.py": MASKS,
     "attention/scopes.py": "operators that run a graph once, by canonical name",
     "attention/structure.py": MASKS,
     "attention/index_propagation.py": MASKS,
