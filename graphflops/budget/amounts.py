@@ -43,7 +43,6 @@ class AllowedGrowth(Record, frozen=True):
     number: int
 
     def allowed(self, before: int) -> int:
-        """The largest allowed value, given the value measured before."""
         return before + max(int(before * self.share), self.number)
 
 

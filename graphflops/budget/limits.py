@@ -82,7 +82,6 @@ class Budget(Record, frozen=True):
 
     @property
     def relative(self) -> bool:
-        """True if any limit compares with the baseline."""
         return any(limit.relative for _, limits in self.limits for limit in limits)
 
 
@@ -121,12 +120,10 @@ class BudgetFile(Record, frozen=True):
 
     @property
     def relative(self) -> bool:
-        """True if any limit compares with the baseline."""
         return any(budget.relative for budget in self.budgets)
 
     @property
     def baseline_path(self) -> str | None:
-        """Where the baseline is."""
         if self.baseline is None:
             return None
         return os.path.normpath(self._below("baseline", os.path.join(self.folder, self.baseline)))
@@ -144,23 +141,13 @@ class BudgetFile(Record, frozen=True):
         return relative.replace(os.sep, "/")
 
 
-if TYPE_CHECKING:
-
-    class _Quantities(msgspec.Struct):
-        """The limits of one module: amounts by the name of the quantity."""
-
-    class _OfModels(_Quantities):
-        """The limits of a whole model."""
-
-else:
-    _Quantities, _OfModels = (
-        msgspec.defstruct(
-            name,
-            [(quantity, Union[_Amounts, None], None) for quantity in quantities],
-            forbid_unknown_fields=True,
-        )
-        for name, quantities in (("_Quantities", OF_MODULES), ("_OfModels", UNITS))
+# The limits of one module, and of a whole model: amounts by the name of the quantity.
+_Quantities, _OfModels = (
+    msgspec.defstruct(
+        name, [(quantity, Union[_Amounts, None], None) for quantity in quantities], forbid_unknown_fields=True
     )
+    for name, quantities in (("_Quantities", OF_MODULES), ("_OfModels", UNITS))
+)
 
 
 class _Serving(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -177,7 +164,7 @@ class _Serving(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     prefill_tokens: int | None = None
 
 
-class _Entry(_OfModels, forbid_unknown_fields=True):
+class _Entry(_OfModels, forbid_unknown_fields=True):  # type: ignore[misc, valid-type, call-arg]
     device: str = ""
     execution: str = ""
     models: str | list[str] = "**"
@@ -189,7 +176,7 @@ class _Entry(_OfModels, forbid_unknown_fields=True):
     coverage: str | None = None
     forbid: str | list[str] = msgspec.field(default_factory=list)
     unknown: str | list[str] = msgspec.field(default_factory=list)
-    modules: dict[str, _Quantities] = msgspec.field(default_factory=dict)
+    modules: dict[str, _Quantities] = msgspec.field(default_factory=dict)  # type: ignore[valid-type]
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -301,7 +288,7 @@ def _refuse_mixed(path: str, inside: str, entry: _Entry) -> None:
         _wrong(path, f"{inside}{what}", "is no quantity of serving: write it under another [[budget]]")
 
 
-def _limits(path: str, inside: str, entry: _Quantities, names: Sequence[str]) -> Iterator[Limit]:
+def _limits(path: str, inside: str, entry: msgspec.Struct, names: Sequence[str]) -> Iterator[Limit]:
     for quantity in names:
         given: _Amounts | None = getattr(entry, quantity)
         for text in [] if given is None else given if isinstance(given, list) else [given]:

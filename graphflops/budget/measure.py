@@ -63,7 +63,6 @@ class Measures:
         return {axis: size for axis, size in found.items() if size is not None}
 
     def figure(self, quantity: Dim) -> Figure:
-        """A quantity as a number, or else its formula."""
         value = self.ledger.numbers.value(quantity)
         return named(str(quantity), self.report.names) if value is None else value
 
@@ -96,7 +95,6 @@ class Measures:
         return None if found is None else int(found * (1e9 if UNITS[quantity] == "ns" else 1))
 
     def module(self, path: str, quantity: str) -> Dim:
-        """A quantity of one module with everything in it."""
         group, parameters = self.whole(path)
         value: Dim = parameters if quantity == "parameters" else getattr(group.cost, quantity)
         return value
@@ -117,7 +115,6 @@ class Measures:
 
     @cached_property
     def modules(self) -> list[str]:
-        """Paths of all modules, sorted."""
         called = {module for path in self.report.modules for module in (*modules_around(path), path)}
         return sorted(called.union(self._tree) - {""})
 
@@ -177,13 +174,10 @@ class Limit(Record, frozen=True):
 
     @property
     def is_least(self) -> bool:
-        """True if it is the least allowed value."""
         return self.quantity in SERVED and SERVED[self.quantity].is_more_better
 
     def allowed(self, then: int) -> int:
-        """The allowed value, given the value measured before."""
         return self.most.allowed(then) if isinstance(self.most, AllowedGrowth) else self.most
 
     def is_broken(self, now: int, then: int) -> bool:
-        """Whether a measured value passes it, given the value before."""
         return now < self.allowed(then) if self.is_least else now > self.allowed(then)

@@ -80,7 +80,6 @@ class Checked(Rendered, Record, frozen=True):
 
     @property
     def failed(self) -> bool:
-        """True if a model could not be analyzed."""
         return any(finding.code == "GF310" for model in self.found for finding in model.findings)
 
 

@@ -240,7 +240,6 @@ class _Free:
 
 
 def _named(name: str, modules: Sequence[ComparedModule]) -> ComparedModule | None:
-    """The module of that name, or else the first."""
     return next((module for module in modules if module.name == name), modules[0] if modules else None)
 
 

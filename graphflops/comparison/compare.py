@@ -95,7 +95,6 @@ def _stored(old: Report, new: Report) -> Iterator[DtypeChange]:
 
 
 def _trees(old: Report, new: Report) -> Trees:
-    """Both programs as trees of paired modules."""
     joined = join(old, new)
     kinds = InternedCalls(joined.value)
     numbers = (kinds.of(old, joined.old), kinds.of(new, joined.new))
@@ -125,7 +124,6 @@ def _trees(old: Report, new: Report) -> Trees:
 
 
 def _changed(groups: Iterable[GroupChange], rank: Rank, name: str) -> dict[str, Any]:
-    """The groups that changed, by how much, and how many did not."""
     every = list(groups)
     changed = _ranked([group for group in every if differs(group)], rank)
     return {name: tuple(changed), f"unchanged_{name}": len(every) - len(changed)}

@@ -236,7 +236,6 @@ class ExportCheck(Record, frozen=True):
             yield from entry(kind, [row.node for row in ours])
 
     def number(self, quantity: Dim) -> int:
-        """A quantity at the compared sizes, where a size without a value is `_SIZE`."""
         return evaluate(quantity, defaultdict(lambda: _SIZE, self.joined.values)) or 0
 
     def _attention(self) -> Iterator[LedgerEntry]:
@@ -256,7 +255,6 @@ class ExportCheck(Record, frozen=True):
         yield from entry("heads_expanded", [module for module, (query, key) in known if query[1] != key[1]])
 
     def _traffic(self, rows: Sequence[Row], renamed: Renamed, modules: Container[str]) -> int:
-        """Bytes that calls of these modules read and write, at the sizes compared at."""
         cost = renamed.cost(Cost.sum(row.cost for row in rows if row.module in modules))
         return self.number(cost.read_bytes) + self.number(cost.written_bytes)
 
@@ -295,7 +293,6 @@ def _of_the_whole(
 
 
 def _with_all_around(flops: Mapping[str, Dim]) -> defaultdict[str, Dim]:
-    """Work of each module with everything in it."""
     found: defaultdict[str, Dim] = defaultdict(int)
     for path, own in flops.items():
         for module in _and_around(path):

@@ -115,11 +115,9 @@ class _Scale(NamedTuple):
     offset: int = 0
 
     def of(self, joint: Dim) -> Dim:
-        """The program's size."""
         return joint * self.slope + self.offset
 
     def joint(self, own: int | None) -> int | None:
-        """The joint size; None if there is none."""
         found, rest = divmod(0 if own is None else own - self.offset, self.slope)
         return None if own is None or rest else found
 

@@ -296,7 +296,6 @@ def _root(theirs: ConstantUse, ours: ConstantUse) -> str:
 
 
 def _near(one: str, other: str) -> bool:
-    """True if one module is the other, or in it."""
     inside = one.startswith(f"{other}.") or other.startswith(f"{one}.")
     return one == other or (bool(one and other) and inside)
 

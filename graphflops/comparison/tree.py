@@ -132,7 +132,6 @@ class InternedCalls:
         return numbers
 
     def unknown(self, counts: Counts) -> int:
-        """How many of these calls have no known cost."""
         return sum(times for number, times in counts if self.kinds[number][0])
 
     def figures(
@@ -149,11 +148,9 @@ class InternedCalls:
         return found
 
     def compared(self, before: Cost, after: Cost) -> Mapping[str, Figure]:
-        """The work of two costs in joint sizes, side by side."""
         return {name: self.figure(getattr(before, name), getattr(after, name)) for name in WORK}
 
     def figure(self, before: Dim, after: Dim) -> Figure:
-        """One quantity, in joint sizes, side by side."""
         return Figure(before, after, self._value(before), self._value(after))
 
     def _sum(self, counts: Counts, backward: bool) -> Cost:

@@ -157,7 +157,6 @@ class Point(Record, frozen=True):
 
     @property
     def traffic(self) -> int | None:
-        """Bytes read and written."""
         read, written = self.cost["read_bytes"], self.cost["written_bytes"]
         return None if read is None or written is None else read + written
 

@@ -120,8 +120,6 @@ def chakra(report: Report) -> bytes:
 
 
 class _Trace:
-    """The nodes of a report."""
-
     def __init__(self, report: Report) -> None:
         self.report, self.mesh = report, report.mesh
         calls = [] if report.program is None else View(report.program, report.rows).calls
@@ -135,7 +133,6 @@ class _Trace:
         self.count = 0
 
     def messages(self, spans: Iterable[Span]) -> Iterator[bytes]:
-        """The global metadata and the nodes."""
         report = self.report
         facts = {"device": safe(report.device), "execution": report.execution}
         yield metadata({**facts, "unknown_calls": report.coverage.unknown}, self.mesh)

@@ -105,8 +105,6 @@ class Shares:
 
 
 class _Code(NamedTuple):
-    """Findings of one code with one fix."""
-
     severity: str
     name: str
     times: str  # `x6` of several

@@ -269,7 +269,6 @@ def mermaid(answer: Answer) -> str:
 
 
 def _boxes(answer: Answer) -> tuple[Sheet, list[Face]]:
-    """The boxes and lines of a graph, and what they show, as in its picture."""
     sheet = flat(answer.graph)
     return sheet, faces(sheet, answer.by, whole(answer.graph, answer.by))
 

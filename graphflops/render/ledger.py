@@ -47,7 +47,6 @@ class Group(Record, frozen=True, dict=True):
 
     @cached_property
     def cost(self) -> Cost:
-        """Work of both phases together."""
         sides = (self.forward, self.backward)
         return Cost(*(_total(getattr(cost, quantity) for cost in sides) for quantity in QUANTITIES))
 

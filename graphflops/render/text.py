@@ -170,7 +170,6 @@ class Numbers:
         self._known: dict[Dim, int | None] = {}
 
     def value(self, quantity: Dim) -> int | None:
-        """The quantity as a number, or None where a size is not known."""
         if isinstance(quantity, int):
             return quantity
         if quantity not in self._known:
@@ -183,7 +182,6 @@ class Numbers:
         return number(value) if value is not None else shortened(self.formula(quantity), self._width)
 
     def formula(self, quantity: Dim) -> str:
-        """The whole formula of the quantity."""
         return formula(quantity, self._names)
 
     def memory(self, quantity: Dim) -> str:
@@ -195,7 +193,6 @@ class Numbers:
         return f"({text}) B" if " + " in text or " - " in text else f"{text} B"
 
     def amount(self, quantity: Dim, unit: Unit) -> str:
-        """The quantity in its unit."""
         return self.memory(quantity) if unit == "B" else self.count(quantity)
 
     def share(self, part: Dim, whole: Dim) -> str:

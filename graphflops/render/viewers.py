@@ -208,8 +208,6 @@ _FORMULA = 2_000  # characters of a formula; a longer one is cut in the middle
 
 
 class _Module(ModuleNode):
-    """A module with the texts about its own calls and parameters."""
-
     texts: list[str] = field(default_factory=list)
 
     def lines(self) -> tuple[str, ...]:

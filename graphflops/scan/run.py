@@ -105,7 +105,6 @@ class Summary(Struct):
 
     @property
     def done(self) -> int:
-        """All rows that are in the table now."""
         return self.skipped + sum(self.by_status.values())
 
 

@@ -158,11 +158,9 @@ class _Parts:
         self._formulas: dict[Dim, int] = {}
 
     def shown(self, name: str) -> str:
-        """A name from a file as harmless text."""
         return safe(name, self.letters)
 
     def name(self, name: str) -> int:
-        """The place of a name."""
         return self.names.setdefault(name, len(self.names))
 
     def formula(self, dim: Dim, report: Report, *, pretty: bool = False) -> int:

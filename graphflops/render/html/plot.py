@@ -88,7 +88,6 @@ def _ends(curve: Curve, told: Words, named: Words) -> str:
 
 
 def _spread(values: Sequence[int]) -> bool:
-    """True if the values are spread so far that the axis should be logarithmic."""
     return min(values) > 0 and max(values) >= _LOG_FROM * min(values)
 
 

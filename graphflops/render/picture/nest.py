@@ -184,12 +184,10 @@ class _Nest:
         return found
 
     def is_free(self, call: str) -> bool:
-        """Whether it is a call without FLOPs."""
         facts = self.facts[call]
         return facts.get("kind") == "call" and facts.get("flops") == 0 and facts.get("exact") == "exact"
 
     def joined(self, around: Part, parts: list[Part], label: str) -> Part:
-        """Several parts of a part joined as one."""
         times = len(around.turns)
         calls = ([call for part in parts for call in _share(part, turn, times)] for turn in range(times))
         made = Part(around.level, False, [Turn(each) for each in calls], parts)

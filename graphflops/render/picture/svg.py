@@ -66,7 +66,6 @@ class Face(Record, frozen=True):
 
     @property
     def box(self) -> Box:
-        """The room that it takes."""
         texts = zip(self.lines, [_FIRST, *[_SMALL] * (len(self.lines) - 1)], strict=True)
         width = max(text_width(line, size, bold=size == _FIRST) for line, size in texts)
         high = 11 + LINE * len(self.lines) + _GROWTH * self.share**0.5
