@@ -73,11 +73,7 @@ def finding(
 def compared(
     measures: Measures, budget: Budget, before: Before | None = None
 ) -> tuple[list[Finding], list[LimitResult]]:
-    """One finding for each limit that a model breaks, or that cannot be checked; and every limit with what was measured.
-
-    The measures are of the model at `budget.sizes`; `before` is what was measured at the same, None if nothing was.
-    A limit that cannot be checked counts as broken: calls of unknown cost may cost anything.
-    """
+    """One finding for each limit that is broken or cannot be checked, and all results. before: at the same sizes."""
     check = _Check(measures, budget, before)
     return list(check.findings()), check.results
 

@@ -95,10 +95,7 @@ class BudgetFile(Record, frozen=True):
     baseline: str | None = None  # the file with what was measured before; None if the budget names none
 
     def files(self, among: Iterable[str] | None = None) -> list[str]:
-        """The models that the budget names, sorted; FileError for a pattern that matches none.
-
-        among: the files that it may name; None means all below its folder.
-        """
+        """The models that the budget names (of those in `among`), sorted; FileError for a pattern that matches none."""
         import glob
 
         found: set[str] = set()
@@ -231,7 +228,6 @@ def given(limits: Mapping[str, Any], folder: str = ".") -> BudgetFile:
 
 
 def _step(path: str, at: str, given: bool | dict[str, Any]) -> bool | Training:
-    """The options of a training step: true, or a table of those that are not the default."""
     if isinstance(given, bool):
         return given
     fields = Training.__dataclass_fields__
@@ -335,7 +331,6 @@ class Ignore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     modules: _Names = ()  # type: ignore[assignment]  # patterns
 
     def ignores(self, finding: Finding, file: str) -> bool:
-        """True for a finding in the model at that path."""
         given = (self.codes, self.files, self.modules)
         codes, files, modules = ([names] if isinstance(names, str) else [*names] for names in given)
         return (
@@ -350,10 +345,7 @@ class _Audit(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_ignores(path: str | None) -> Callable[[Iterable[Finding], str], list[Finding]]:
-    """A function that removes the findings that a file ignores; it takes all findings of a model, and the model's path.
-
-    Raises FileError, in one line, for a table [audit] that is wrong.
-    """
+    """A function that removes what a file ignores from the findings of the model at a path. FileError for a wrong table."""
     if path is None:
         return lambda findings, model: [*findings]
     try:

@@ -1,7 +1,4 @@
-"""The figures of a report that limits are about, and the calls behind each of them.
-
-What can be limited, in which unit, and one limit on it.
-"""
+"""The figures of a report that limits are about and the calls behind each; what can be limited, and one limit on it."""
 
 from __future__ import annotations
 
@@ -76,7 +73,6 @@ class Measures:
         if quantity == "max_device_bytes":
             return self.report.memory_use[-1].taken  # by the last phase
         if quantity == "max_seconds":
-            # The predicted time on its device, of the whole step where training is priced.
             time = self.report.step_time or self.report.totals.time
             return 0 if time is None else round(time.seconds * 1e9)
         totals = self.report.step() or self.report.totals
@@ -106,7 +102,6 @@ class Measures:
 
     @cached_property
     def _tree(self) -> dict[str, TreeLine]:
-        """Every module with calls or parameters in it, by path."""
         return {line.path: line for line in Tree(self.report, self.ledger, idle=True).paths()}
 
     def unknown(self, path: str = "") -> Counter[str]:

@@ -162,7 +162,6 @@ def _refuse(problems: list[str]) -> None:
         raise Exit(3)
 
 
-# Options that `ask` takes.
 _ASKED = (
     *("level", "depth", "by", "tolerance", "only", "first", "last", "uses", "needs"),
     *("path", "narrow", "stages", "unused"),

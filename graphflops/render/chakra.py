@@ -188,7 +188,6 @@ class _Trace:
             return COMPUTE, {"is_cpu_op": "," not in time.kernel}
         facts = {"is_cpu_op": time is not None and not time.kernel, "stream": 0}
         made = tuple([Ref(name) for name, _ in row.outputs])
-        # What a step keeps in the host's memory.
         read, stored = ([name in self.away for name, _ in side] for side in (row.inputs, row.outputs))
         if any(stored) and not all(read):
             return STORE, {**facts, "tensor_size": self.bytes(made, row)}

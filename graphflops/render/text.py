@@ -71,10 +71,7 @@ def _columns_of(character: str) -> int:
 
 
 def formula(dim: Dim, names: Mapping[str, str] = _OWN) -> str:
-    """A quantity for people, coefficients rounded: `209.4 k·batch·seq + 512·batch·seq²`.
-
-    names: of sizes, by default their own. Terms that differ only in a number in one name are one sum, `64·Σ past_0-31[2]`.
-    """
+    """A quantity for people, `209.4 k·batch·seq²`; terms that differ in a number of a name are one sum, `Σ past_0-31[2]`."""
     if isinstance(dim, int):
         return number(dim)
     texts = {atom: named(atom.text, names) for atoms in dim.terms for atom in atoms}

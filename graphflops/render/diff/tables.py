@@ -83,7 +83,6 @@ def modules(comparison: Comparison, depth: int | None, most: int, quantities: in
     for fold, part in zip(folds[:most], figures[:most], strict=True):
         label = " ".join(part for part in (tag(fold.first), path_of(fold)) if part)
         label += f" (x{len(fold.members):,})" if len(fold.members) > 1 else ""
-        # The differences of a module, or its type if there are none.
         what = ", ".join(fact_words(fold.first, fold.figures.get("masked_flops"), most=2))
         entries.append(columns.entry(label, what or type_of(fold.first), part, fold.first.after_unknown))
     return columns.table(("module", "what"), entries, figures[most:], comparison.unchanged, names=2)
