@@ -43,15 +43,11 @@ class AllowedGrowth(Record, frozen=True):
     number: int
 
     def allowed(self, before: int) -> int:
-        """The largest allowed value, given the value measured before."""
         return before + max(int(before * self.share), self.number)
 
 
 def amount(text: str | float, unit: Unit) -> int:
-    """The written amount as an integer, rounded down. Raises ValueError, which says what is expected.
-
-    Text of bytes or time must say its unit. A plain number is in bytes or in seconds, depending on the unit.
-    """
+    """The amount, rounded down: text of bytes or time has its unit, a number is in bytes or seconds. Raises ValueError."""
     written = text.strip() if isinstance(text, str) else f"{text!r}{_OF_NUMBERS.get(unit, '')}"
     found = _AMOUNT.fullmatch(written)
     if found and not found[2] and unit in _OF_NUMBERS:

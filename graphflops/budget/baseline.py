@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple, Union
 
 import msgspec
+from msgspec.structs import replace
 
 from graphflops.base.files import content
 from graphflops.base.patterns import matches_module
@@ -61,7 +62,9 @@ class Before(Record, frozen=True):
     """What one model cost at one choice of sizes."""
 
     sizes: Mapping[str, int] = {}  # those that are examples of the file, or assumed
-    totals: Mapping[str, Figure] = {}  # by quantity
+    totals: Mapping[
+        str, Union[int, float, str]
+    ] = {}  # by quantity; a time in nanoseconds, in the file in seconds
     modules: Mapping[str, Figures] = {}  # those that limits ask for
     # What costs something by module without numbers and operator, and `parameters` by module; no zeros.
     lines: Mapping[str, Figures] = {}
@@ -71,21 +74,9 @@ class Before(Record, frozen=True):
 Baseline = dict[str, dict[str, Before]]
 
 
-class _WireBefore(msgspec.Struct):
-    sizes: dict[str, int] = {}
-    totals: dict[str, int | float | str] = {}  # the time in seconds
-    modules: dict[str, Figures] = {}
-    lines: dict[str, Figures] = {}
-
-    def before(self) -> Before:
-        given = self.totals.items()
-        totals: Figures = {name: round(x * _SECOND) if isinstance(x, float) else x for name, x in given}
-        return Before(self.sizes, totals, self.modules, self.lines)
-
-
 class _Wire(msgspec.Struct):
     schema: Literal[1]
-    models: dict[str, dict[str, _WireBefore]]
+    models: Baseline
 
 
 def measured(measures: Measures, budgets: Iterable[Budget]) -> Before:
@@ -128,11 +119,18 @@ def to_json(baseline: Baseline) -> str:
 def from_json(data: bytes, path: str) -> Baseline:
     """Reads what `to_json` wrote; FileError names the place where it is not a baseline."""
     try:
-        found = msgspec.json.decode(data, type=_Wire).models.items()
-        return {model: {sizes: one.before() for sizes, one in by_sizes.items()} for model, by_sizes in found}
+        models = msgspec.json.decode(data, type=_Wire).models
+        return {
+            name: {sizes: _in_nanoseconds(one) for sizes, one in own.items()} for name, own in models.items()
+        }
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
         what = f"no baseline of schema {SCHEMA}: {error}: make it again with graphflops check --update"
         raise FileError(f"{shown(path)}: {shown(what, 500)}") from None
+
+
+def _in_nanoseconds(found: Before) -> Before:
+    totals = {name: round(x * _SECOND) if isinstance(x, float) else x for name, x in found.totals.items()}
+    return replace(found, totals=totals)
 
 
 def read(path: str) -> Baseline:

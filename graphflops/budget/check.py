@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from graphflops.base.patterns import is_within, matches_module, matches_op
 from graphflops.base.units import in_parentheses, measured, percent, starred
@@ -73,11 +73,7 @@ def finding(
 def compared(
     measures: Measures, budget: Budget, before: Before | None = None
 ) -> tuple[list[Finding], list[LimitResult]]:
-    """One finding for each limit that a model breaks, or that cannot be checked; and every limit with what was measured.
-
-    The measures are of the model at `budget.sizes`; `before` is what was measured at the same, None if nothing was.
-    A limit that cannot be checked counts as broken: calls of unknown cost may cost anything.
-    """
+    """One finding for each limit that is broken or cannot be checked, and all results. before: at the same sizes."""
     check = _Check(measures, budget, before)
     return list(check.findings()), check.results
 
@@ -101,14 +97,11 @@ class _Scope(NamedTuple):
 
 
 class _Check:
-    """One report against one budget."""
-
     def __init__(self, measures: Measures, budget: Budget, before: Before | None) -> None:
         self.measures, self.budget, self.before = measures, budget, before
         self.results: list[LimitResult] = []
 
     def findings(self) -> Iterator[Finding]:
-        """Everything, in the order of the budget."""
         if problem := contradicted(self.measures.report):
             first = contradictions(self.measures.report)[0]
             yield finding("GF313", problem, node=first.node)
@@ -145,7 +138,6 @@ class _Check:
             yield _Scope(members[0], label, f" (each of {len(members):,})" if some else "")
 
     def scope(self, scope: _Scope, limits: tuple[Limit, ...]) -> Iterator[Finding]:
-        """The limits of the whole model, or of one module."""
         path = scope.path
         unknown = self.intolerable(path)
         untold: list[str] = []
@@ -158,17 +150,24 @@ class _Check:
                 continue
             value = self.measures.module(path, quantity) if path else self.measures.total(quantity)
             now, then = self.measures.figure(value), self.then(path, limit)
-            self.results.append(_result(scope, limit, now, then, bool(unknown)))
+            verdict: Literal["within", "over", "unknown"] = "within"
             if then is None:
-                what = f"{quantity}{scope.inside()} was not measured before"
+                verdict, what = "unknown", f"{quantity}{scope.inside()} was not measured before"
                 yield finding("GF306", what, module=scope.label)
             elif isinstance(now, str) or isinstance(then, str):
                 if now != then:
+                    verdict = "unknown"
                     yield self.open(scope, quantity, value)
             elif limit.is_broken(now, then):
+                verdict = "over"
                 yield self.broken(scope, limit, now, then)
             elif unknown and quantity not in HELD:
+                verdict = "unknown"
                 untold.append(quantity)
+            known = now if isinstance(now, int) else None
+            most = limit.allowed(then) if isinstance(then, int) else None
+            module, unit = f"{scope.label}{scope.others}", UNITS[quantity]
+            self.results.append(LimitResult(quantity, module, unit, known, most, verdict, limit.is_least))
         if untold:
             calls = count_of(sum(unknown.values()), "call")
             what = f"{', '.join(untold)}{scope.inside()} cannot be checked: the cost of {calls} is unknown: "
@@ -186,8 +185,9 @@ class _Check:
         """The value that a relative limit compares with; None if it was not measured, 0 for an absolute limit."""
         if not limit.relative or self.before is None:
             return 0
-        figures = self.before.modules.get(path, {}) if path else self.before.totals
-        return figures.get(limit.quantity)
+        figures: Any = self.before.modules.get(path, {}) if path else self.before.totals
+        found: Figure | None = figures.get(limit.quantity)
+        return found
 
     def intolerable(self, path: str) -> dict[str, int]:
         """The calls of unknown cost that the budget does not name."""
@@ -257,7 +257,6 @@ class _Check:
             yield finding("GF305", what, **self.first_call("", unknown))
 
     def forbidden(self) -> Iterator[Finding]:
-        """Calls of operators that the budget forbids, by module and operator."""
         for op in self.budget.forbid:
             calls = sum(line.group.calls for line in self.measures.lines_in() if matches_op(op, line.op))
             verdict: Literal["within", "over"] = "over" if calls else "within"
@@ -270,7 +269,6 @@ class _Check:
                 yield finding("GF307", what, op=line.op, module=line.module, source=line.source)
 
     def first_call(self, path: str, ops: Mapping[str, int]) -> dict[str, str]:
-        """The place of the first call of one of these operators."""
         rows = (row for row in self.measures.report.rows if row.op in ops and is_within(row.module, path))
         row = next(rows, None)
         return {} if row is None else {"node": row.node, "op": row.op, "source": row.source}
@@ -285,21 +283,6 @@ class _Check:
         places, dims = of_report(report).places, self.budget.sizes.dims
         fixed = {name: value for name, value in dims if known.isdisjoint((name, *places(name)))}
         return _at({**report.sizes, **fixed}, report.assumed)
-
-
-def _result(scope: _Scope, limit: Limit, now: Figure, then: Figure | None, has_unknown: bool) -> LimitResult:
-    most = limit.allowed(then) if isinstance(then, int) else None
-    measured = now if isinstance(now, int) else None
-    verdict: Literal["within", "over", "unknown"] = "within"
-    if measured is None or most is None:
-        verdict = "within" if then is not None and now == then else "unknown"
-    elif limit.is_broken(measured, then if isinstance(then, int) else 0):
-        verdict = "over"
-    elif has_unknown and limit.quantity not in HELD:
-        verdict = "unknown"
-    module = f"{scope.label}{scope.others}"
-    unit = UNITS[limit.quantity]
-    return LimitResult(limit.quantity, module, unit, measured, most, verdict, limit.is_least)
 
 
 def _at(sizes: Mapping[str, int], assumed: Collection[str] = ()) -> str:

@@ -82,7 +82,6 @@ class Budget(Record, frozen=True):
 
     @property
     def relative(self) -> bool:
-        """True if any limit compares with the baseline."""
         return any(limit.relative for _, limits in self.limits for limit in limits)
 
 
@@ -96,10 +95,7 @@ class BudgetFile(Record, frozen=True):
     baseline: str | None = None  # the file with what was measured before; None if the budget names none
 
     def files(self, among: Iterable[str] | None = None) -> list[str]:
-        """The models that the budget names, sorted; FileError for a pattern that matches none.
-
-        among: the files that it may name; None means all below its folder.
-        """
+        """The models that the budget names (of those in `among`), sorted; FileError for a pattern that matches none."""
         import glob
 
         found: set[str] = set()
@@ -121,12 +117,10 @@ class BudgetFile(Record, frozen=True):
 
     @property
     def relative(self) -> bool:
-        """True if any limit compares with the baseline."""
         return any(budget.relative for budget in self.budgets)
 
     @property
     def baseline_path(self) -> str | None:
-        """Where the baseline is."""
         if self.baseline is None:
             return None
         return os.path.normpath(self._below("baseline", os.path.join(self.folder, self.baseline)))
@@ -144,23 +138,13 @@ class BudgetFile(Record, frozen=True):
         return relative.replace(os.sep, "/")
 
 
-if TYPE_CHECKING:
-
-    class _Quantities(msgspec.Struct):
-        """The limits of one module: amounts by the name of the quantity."""
-
-    class _OfModels(_Quantities):
-        """The limits of a whole model."""
-
-else:
-    _Quantities, _OfModels = (
-        msgspec.defstruct(
-            name,
-            [(quantity, Union[_Amounts, None], None) for quantity in quantities],
-            forbid_unknown_fields=True,
-        )
-        for name, quantities in (("_Quantities", OF_MODULES), ("_OfModels", UNITS))
+# The limits of one module, and of a whole model: amounts by the name of the quantity.
+_Quantities, _OfModels = (
+    msgspec.defstruct(
+        name, [(quantity, Union[_Amounts, None], None) for quantity in quantities], forbid_unknown_fields=True
     )
+    for name, quantities in (("_Quantities", OF_MODULES), ("_OfModels", UNITS))
+)
 
 
 class _Serving(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -177,7 +161,7 @@ class _Serving(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     prefill_tokens: int | None = None
 
 
-class _Entry(_OfModels, forbid_unknown_fields=True):
+class _Entry(_OfModels, forbid_unknown_fields=True):  # type: ignore[misc, valid-type, call-arg]
     device: str = ""
     execution: str = ""
     models: str | list[str] = "**"
@@ -189,7 +173,7 @@ class _Entry(_OfModels, forbid_unknown_fields=True):
     coverage: str | None = None
     forbid: str | list[str] = msgspec.field(default_factory=list)
     unknown: str | list[str] = msgspec.field(default_factory=list)
-    modules: dict[str, _Quantities] = msgspec.field(default_factory=dict)
+    modules: dict[str, _Quantities] = msgspec.field(default_factory=dict)  # type: ignore[valid-type]
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -244,7 +228,6 @@ def given(limits: Mapping[str, Any], folder: str = ".") -> BudgetFile:
 
 
 def _step(path: str, at: str, given: bool | dict[str, Any]) -> bool | Training:
-    """The options of a training step: true, or a table of those that are not the default."""
     if isinstance(given, bool):
         return given
     fields = Training.__dataclass_fields__
@@ -301,7 +284,7 @@ def _refuse_mixed(path: str, inside: str, entry: _Entry) -> None:
         _wrong(path, f"{inside}{what}", "is no quantity of serving: write it under another [[budget]]")
 
 
-def _limits(path: str, inside: str, entry: _Quantities, names: Sequence[str]) -> Iterator[Limit]:
+def _limits(path: str, inside: str, entry: msgspec.Struct, names: Sequence[str]) -> Iterator[Limit]:
     for quantity in names:
         given: _Amounts | None = getattr(entry, quantity)
         for text in [] if given is None else given if isinstance(given, list) else [given]:
@@ -348,7 +331,6 @@ class Ignore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     modules: _Names = ()  # type: ignore[assignment]  # patterns
 
     def ignores(self, finding: Finding, file: str) -> bool:
-        """True for a finding in the model at that path."""
         given = (self.codes, self.files, self.modules)
         codes, files, modules = ([names] if isinstance(names, str) else [*names] for names in given)
         return (
@@ -363,10 +345,7 @@ class _Audit(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_ignores(path: str | None) -> Callable[[Iterable[Finding], str], list[Finding]]:
-    """A function that removes the findings that a file ignores; it takes all findings of a model, and the model's path.
-
-    Raises FileError, in one line, for a table [audit] that is wrong.
-    """
+    """A function that removes what a file ignores from the findings of the model at a path. FileError for a wrong table."""
     if path is None:
         return lambda findings, model: [*findings]
     try:

@@ -1,7 +1,4 @@
-"""The figures of a report that limits are about, and the calls behind each of them.
-
-What can be limited, in which unit, and one limit on it.
-"""
+"""The figures of a report that limits are about and the calls behind each; what can be limited, and one limit on it."""
 
 from __future__ import annotations
 
@@ -63,7 +60,6 @@ class Measures:
         return {axis: size for axis, size in found.items() if size is not None}
 
     def figure(self, quantity: Dim) -> Figure:
-        """A quantity as a number, or else its formula."""
         value = self.ledger.numbers.value(quantity)
         return named(str(quantity), self.report.names) if value is None else value
 
@@ -77,7 +73,6 @@ class Measures:
         if quantity == "max_device_bytes":
             return self.report.memory_use[-1].taken  # by the last phase
         if quantity == "max_seconds":
-            # The predicted time on its device, of the whole step where training is priced.
             time = self.report.step_time or self.report.totals.time
             return 0 if time is None else round(time.seconds * 1e9)
         totals = self.report.step() or self.report.totals
@@ -96,7 +91,6 @@ class Measures:
         return None if found is None else int(found * (1e9 if UNITS[quantity] == "ns" else 1))
 
     def module(self, path: str, quantity: str) -> Dim:
-        """A quantity of one module with everything in it."""
         group, parameters = self.whole(path)
         value: Dim = parameters if quantity == "parameters" else getattr(group.cost, quantity)
         return value
@@ -108,7 +102,6 @@ class Measures:
 
     @cached_property
     def _tree(self) -> dict[str, TreeLine]:
-        """Every module with calls or parameters in it, by path."""
         return {line.path: line for line in Tree(self.report, self.ledger, idle=True).paths()}
 
     def unknown(self, path: str = "") -> Counter[str]:
@@ -117,7 +110,6 @@ class Measures:
 
     @cached_property
     def modules(self) -> list[str]:
-        """Paths of all modules, sorted."""
         called = {module for path in self.report.modules for module in (*modules_around(path), path)}
         return sorted(called.union(self._tree) - {""})
 
@@ -177,13 +169,10 @@ class Limit(Record, frozen=True):
 
     @property
     def is_least(self) -> bool:
-        """True if it is the least allowed value."""
         return self.quantity in SERVED and SERVED[self.quantity].is_more_better
 
     def allowed(self, then: int) -> int:
-        """The allowed value, given the value measured before."""
         return self.most.allowed(then) if isinstance(self.most, AllowedGrowth) else self.most
 
     def is_broken(self, now: int, then: int) -> bool:
-        """Whether a measured value passes it, given the value before."""
         return now < self.allowed(then) if self.is_least else now > self.allowed(then)

@@ -80,7 +80,6 @@ class Checked(Rendered, Record, frozen=True):
 
     @property
     def failed(self) -> bool:
-        """True if a model could not be analyzed."""
         return any(finding.code == "GF310" for model in self.found for finding in model.findings)
 
 
@@ -116,10 +115,7 @@ def check(
 
 
 def before_of(budget: BudgetFile, models: Sequence[Model], given: str | None) -> tuple[Baseline | None, str]:
-    """What relative limits compare with: a baseline, or else the git revision to measure.
-
-    given: a baseline, a saved report or a revision; None takes the baseline that the budget names.
-    """
+    """What relative limits compare with: a baseline, or a revision to measure. given: either, or a saved report."""
     if given is not None and not os.path.isfile(given):
         return None, given
     if given is not None and not baseline.is_baseline(given):
@@ -194,8 +190,8 @@ def jobs_of(budget: BudgetFile, model: Model, before: Baseline) -> Iterator[Job]
 
 def _run(jobs: Sequence[Job], processes: int | None, rule_files: tuple[str, ...]) -> Iterable[Outcome]:
     if processes is None:
-        small = sum(map(_bytes, {job.label for job in jobs})) < _WORTH_PROCESSES
-        processes = 1 if small else processors()
+        paths = filter(os.path.isfile, {job.label for job in jobs})
+        processes = 1 if sum(map(os.path.getsize, paths)) < _WORTH_PROCESSES else processors()
     # A program in memory stays in its process.
     files = all(isinstance(job.model, (str, os.PathLike)) for job in jobs)
     processes = min(processes, len(jobs)) if files else 1
@@ -209,7 +205,6 @@ def _run(jobs: Sequence[Job], processes: int | None, rule_files: tuple[str, ...]
 
 
 def _start(rule_files: tuple[str, ...], limits: Limits | None) -> None:
-    """Prepares a process that helps: the user's rules, and the limits for all that it does."""
     if limits is not None:
         limit_process(limits)
     import_rules(rule_files)
@@ -282,13 +277,6 @@ def measures_before(commit: str, path: str, sizes: Sizes = EXPORTED, *, assume: 
             return measures_at(file, sizes, assume=assume)
         except (GraphflopsError, RecursionError) as error:
             raise FileError(str(error).replace(file, f"{shown(path)} at {commit[:12]}")) from error
-
-
-def _bytes(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError:
-        return 0
 
 
 def processors() -> int:

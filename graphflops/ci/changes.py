@@ -1,8 +1,4 @@
-"""Compares each model that a push or a pull request changes with its old version and its budget, for the page of a job.
-
-The page says what broke, what changed and what is new, within the limits of the place where it is shown; and which limits of
-the budget are gone or looser.
-"""
+"""What a push or a pull request changes in models and their budget, compared and checked, as the page of a job."""
 
 from __future__ import annotations
 
@@ -77,10 +73,7 @@ class ModelChange(Record, frozen=True):
 
 
 def changes(base: str, wanted: Callable[[str], bool], cache: str | None) -> Iterator[ModelChange]:
-    """Every model that differs between a commit and the checkout, by its path.
-
-    wanted: whether a path is meant. cache: a folder where reports of the base are kept from one run to the next.
-    """
+    """Each model that differs from a commit. wanted: whether a path is meant. cache: a folder of kept reports."""
     pairs = ((new or old or "", old, new) for old, new in changed(base, None, []))
     for path, old, new in sorted(pairs, key=lambda pair: pair[0]):
         if wanted(path):
@@ -204,10 +197,7 @@ def _available(base: str, notes: list[str]) -> str | None:
 
 
 def _common(base: str) -> str | None:
-    """The last commit that the base and the checkout have in common.
-
-    A shallow history is deepened until it has one: more and more commits are fetched, without their files.
-    """
+    """The last commit that base and checkout have in common, for which a shallow history is deepened, without files."""
     is_shallow = git("rev-parse", "--is-shallow-repository", check=False).strip() == b"true"
     here = git("rev-parse", "HEAD").decode().strip()
     for count in (0, *_DEEPENED) if is_shallow else (0,):

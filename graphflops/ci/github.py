@@ -75,7 +75,6 @@ def main(environment: Mapping[str, str] | None = None) -> int:
 
 
 def _run(env: Mapping[str, str]) -> int:
-    """Runs the step; the exit code is 3 where a limit is broken."""
     inputs, found_event = _inputs(env), event(env)
     notes: list[str] = []
     base = base_of(found_event, notes)

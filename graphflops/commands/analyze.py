@@ -87,7 +87,6 @@ def _one(
     model: str, cut: dict[str, Any], sweeps: dict[str, tuple[int, ...]], output: files.Output,
     price_per_hour: float | None, given: dict[str, Any],
 ) -> Report:  # fmt: skip
-    """Writes the report of one model, or of a sweep over its sizes."""
     output = output.of("Sweep" if sweeps else "Report", **cut)
     program = model_options.model(model, training=bool(given["training"]), mesh=given.pop("mesh"))
     report = replace(files.report_of(program, **given), price_per_hour=price_per_hour)
@@ -163,7 +162,6 @@ def _refuse(problems: list[str]) -> None:
         raise Exit(3)
 
 
-# Options that `ask` takes.
 _ASKED = (
     *("level", "depth", "by", "tolerance", "only", "first", "last", "uses", "needs"),
     *("path", "narrow", "stages", "unused"),

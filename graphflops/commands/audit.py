@@ -1,7 +1,4 @@
-"""Findings: `graphflops audit` says what is wrong, unsafe or wasteful in a model, `check` whether it keeps to its budget.
-
-`graphflops audit --fix`: mends what an audit finds in an ONNX file, once it is proven that the results stay.
-"""
+"""Findings: `graphflops audit` says what is wrong in a model and mends it, `check` whether it keeps to its budget."""
 
 from __future__ import annotations
 
@@ -155,7 +152,6 @@ def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> tuple
 
 
 def _explanation(code: str) -> str:
-    """What a check looks for, or a line for each check."""
     from graphflops.onnx_audit.audit import checks
     from graphflops.report.contradictions import DIAGNOSTICS
     from graphflops.time_audit import SLOW_CHECKS

@@ -29,14 +29,7 @@ _ALLOCATED = 200_000  # objects between two collections of young ones
 
 @click.command(cls=options.Command)
 @click.argument("model", metavar="MODEL")
-@options.valued(
-    "-o",
-    "FILE",
-    "File that ends in .pt2 or .json, for a step in .recorded or .json.",
-    "--output",
-    type=click.Path(dir_okay=False),
-    required=True,
-)
+@options.to_file("FILE", "File that ends in .pt2 or .json, for a step in .recorded or .json.", required=True)
 @model_options.recording
 @model_options.choices
 @model_options.training

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 _SEVERAL = ("table", "markdown")  # formats whose texts can be concatenated
 
 
-# And whether the user named it, or it was found to differ.
-Pair = tuple["ModelFile | Graph | None", "ModelFile | Graph | None", bool]
+Pair = tuple["ModelFile | Graph | None", "ModelFile | Graph | None", bool]  # and whether the user named it
 
 
 @click.command(cls=options.PathsCommand)

@@ -115,11 +115,9 @@ class Output(Record, frozen=True):
         return self.form in ("json", "csv")
 
     def text(self, value: object, **options: object) -> str | bytes:
-        """What is written of a result."""
         return formats.render(value, self.form or "", **options, **screen(self.path))
 
     def write(self, value: object, **options: object) -> None:
-        """Write a result, to a file whole or not at all."""
         write(self.text(value, **options), self.path)
 
 

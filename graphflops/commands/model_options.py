@@ -16,15 +16,10 @@ if TYPE_CHECKING:
     from graphflops.graph import Graph
 
 
-def _choices(given: dict[str, Any]) -> dict[str, Any]:
-    taken = {name: given.pop(name) for name in Choices.__dataclass_fields__}
-    return {name: value for name, value in taken.items() if value}
-
-
 # Of a capture: the command gets those that are given as `chosen`.
 choices = options.gathered(
     "chosen",
-    _choices,
+    lambda given: {name: value for name in Choices.__dataclass_fields__ if (value := given.pop(name))},
     options.whole("--batch", "Sequences or images. Default: 1.", metavar=None),
     options.whole("--length", "Tokens of a prompt. Default: 128.", metavar=None),
     options.whole("--context", "Tokens in the cache before a decode step. Default: 1024.", metavar=None),

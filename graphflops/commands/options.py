@@ -230,14 +230,19 @@ def cut(among: Iterable[str], **texts: str) -> Option[Any]:
     )
 
 
+def to_file(metavar: str, text: str, **more: Any) -> Option[Any]:
+    """`--output`, the file that a command writes."""
+    return valued("-o", metavar, text, "--output", type=click.Path(dir_okay=False), **more)
+
+
 def output_of(kind: str) -> Option[Any]:
     """`--format`, one of those that render this class, and `--output`; the command gets a `files.Output`."""
-    names, file = formats.names(kind), click.Path(dir_okay=False)
+    names = formats.names(kind)
     return gathered(
         "output",
         lambda given: files.Output(given.pop("form"), given.pop("output")),
         choice("--format", names, f"Default: by the suffix of --output, else {names[0]}.", "form"),
-        valued("-o", "FILE", "Write to this file, whole or not at all.", "--output", type=file),
+        to_file("FILE", "Write to this file, whole or not at all."),
     )
 
 

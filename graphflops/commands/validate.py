@@ -108,9 +108,7 @@ def validate(
     "NAME",
     "With --host-only: the device, or profile, to complete; by default that of this machine's GPU.",
 )
-@options.valued(
-    "-o", "FILE.json", "Where the profile is written.", "--output", type=click.Path(), required=True
-)
+@options.to_file("FILE.json", "Where the profile is written.", required=True)
 def profile(device: str, runtime: str, host_only: bool, base: str | None, output: str) -> None:
     """Measure the kernels that models run on the device of this machine, and how fast its CPU launches them.
 

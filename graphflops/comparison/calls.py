@@ -1,21 +1,92 @@
-"""Compares the calls of two programs: calls of one module before and after, and calls that read other values than before."""
+"""Compares the calls of two programs: distinct ones by number, those of one module before and after, and rewired ones."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, get_args
 
 from graphflops.base.aligned import matching_blocks
 from graphflops.base.units import numbered, unnumbered
-from graphflops.comparison.align import Pairs
-from graphflops.comparison.result import Fact, FactKind
-from graphflops.comparison.sizes import JointSizes
+from graphflops.comparison.modules import Counts, Pairs
+from graphflops.comparison.result import WORK, Fact, FactKind, Figure
+from graphflops.comparison.sizes import JointSizes, Renamed
+from graphflops.cost import Cost
+from graphflops.dims import Dim
 from graphflops.ops import operator
 from graphflops.report import Report, Row
 from graphflops.tensor import TensorType, grouped
 
+_NOTHING = Cost()
 _ORDER = get_args(FactKind)  # facts of one call are listed in this order
+
+
+class InternedCalls:
+    """Numbers of the distinct calls of two programs (None for calls without cost), and sums of their costs."""
+
+    def __init__(self, value: Callable[[Dim], int | None]) -> None:
+        # By number: whether the cost is unknown, and the costs in joint sizes.
+        self.kinds: list[tuple[bool, tuple[Cost, Cost]]] = []
+        self._value = value
+        self._numbers: dict[Hashable, int] = {}
+        self._figures: dict[Hashable, Mapping[str, Figure]] = {}
+        self._sums: dict[tuple[Counts, bool], Cost] = {}
+
+    def of(self, report: Report, renamed: Renamed) -> list[int | None]:
+        types: dict[int, Hashable] = {}
+        costs: dict[int, Cost] = {id(None): _NOTHING}
+        numbers: list[int | None] = []
+        for row in report.rows:
+            if row.state == "free" and not row.cost and not row.backward:
+                numbers.append(None)
+                continue
+            for one in (row.cost, row.backward):
+                if one is not None and id(one) not in costs:
+                    costs[id(one)] = renamed.cost(one)
+            cost, backward = costs[id(row.cost)], costs[id(row.backward)]
+            tensors = []
+            for _, type_ in (*row.inputs, *row.outputs):
+                seen = types.get(id(type_))
+                if seen is None:
+                    seen = types[id(type_)] = (*map(renamed, type_.shape), type_.dtype)
+                tensors.append(seen)
+            what = (row.op, row.state, row.phase, row.matrix_dtype, len(row.inputs))
+            key = (what, cost, backward, renamed(row.times), *tensors)
+            number = self._numbers.setdefault(key, len(self.kinds))
+            if number == len(self.kinds):
+                self.kinds.append((row.state == "unknown", (cost, backward)))
+            numbers.append(number)
+        return numbers
+
+    def unknown(self, counts: Counts) -> int:
+        return sum(times for number, times in counts if self.kinds[number][0])
+
+    def figures(
+        self, before: Counts, after: Counts, parameters: tuple[int, int] | None, *, backward: bool = False
+    ) -> Mapping[str, Figure]:
+        """The work of these calls before and after, and parameters where they are given."""
+        key = (before, after, parameters, backward)
+        found = self._figures.get(key)
+        if found is None:
+            found = self.compared(self._sum(before, backward), self._sum(after, backward))
+            if parameters is not None:
+                found = {**found, "parameters": self.figure(*parameters)}
+            self._figures[key] = found
+        return found
+
+    def compared(self, before: Cost, after: Cost) -> Mapping[str, Figure]:
+        return {name: self.figure(getattr(before, name), getattr(after, name)) for name in WORK}
+
+    def figure(self, before: Dim, after: Dim) -> Figure:
+        return Figure(before, after, self._value(before), self._value(after))
+
+    def _sum(self, counts: Counts, backward: bool) -> Cost:
+        known = self._sums.get((counts, backward))
+        if known is None:
+            known = Cost.sum(self.kinds[number][1][backward] * times for number, times in counts)
+            self._sums[counts, backward] = known
+        return known
+
 
 NumberedRow = tuple[Row, int]  # with the number of its kind
 RowPair = tuple[Row | None, Row | None]
@@ -163,10 +234,7 @@ class Rewired(NamedTuple):
 
 
 def aligned(old: Report, new: Report, pairs: Pairs, numbers: Numbers) -> dict[int, int]:
-    """By row of the old program, the row of the new one: calls of one kind in the same order, in paired modules.
-
-    numbers: the kind of each call; calls without cost are of one kind if their operators are equal.
-    """
+    """By row of the old program, the row of the new one: calls of one kind in the same order, in paired modules."""
     found: dict[int, int] = {}
     for ours, theirs in pairs.new.items():
         kinds, others = (
@@ -179,11 +247,7 @@ def aligned(old: Report, new: Report, pairs: Pairs, numbers: Numbers) -> dict[in
 
 
 def rewired(old: Report, new: Report, paired: Mapping[int, int], numbers: Numbers) -> Iterator[Rewired]:
-    """Every call whose operands come from other calls than those of its pair; unpaired calls are changes of their own.
-
-    Calls without cost count as their first operand, and equal calls of equal operands as one: exporters add and merge them
-    at will.
-    """
+    """Calls whose operands come from other calls than their pair's; a call without cost counts as its first operand."""
     paired = {ours: theirs for ours, theirs in paired.items() if numbers[0][ours] is not None}
     (reads, names), (now_reads, now_names) = _reads(old, numbers[0]), _reads(new, numbers[1])
     same: dict[Source, Source] = {names[ours]: now_names[theirs] for ours, theirs in paired.items()}

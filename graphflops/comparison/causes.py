@@ -1,7 +1,4 @@
-"""Groups modules that changed alike: siblings with one change, `blocks.0-11.mlp`, and then entries with one cause.
-
-A wider layer changes every product that reads or writes it. Also compares how fast totals grow with each size.
-"""
+"""Groups modules that changed alike, `blocks.0-11.mlp`, and what changed for one reason; how totals grow with sizes."""
 
 from __future__ import annotations
 
@@ -36,11 +33,7 @@ _TELLING = ("rows", "channels", "wide", "kernel", "")
 
 
 def causes(folds: Iterable[Fold]) -> list[Cause]:
-    """Entries that have a changed size in common as one cause.
-
-    A module without weights whose sizes changed in the same ratio as those around it or in it belongs to that cause too:
-    twice as many heads of half as many channels each.
-    """
+    """Entries with a changed size in common as one cause; those without weights join others of the same ratio."""
     groups: dict[int, list[Fold]] = {}
     sizes: dict[int, Counter[Resized]] = {}
     group_of: dict[tuple[int, int], int] = {}

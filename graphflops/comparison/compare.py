@@ -9,11 +9,11 @@ from functools import cache, partial
 from itertools import starmap
 from typing import Any, TypeVar
 
-from graphflops.comparison.align import align
-from graphflops.comparison.calls import Rewired, aligned, rewired, told
+from graphflops.comparison.calls import InternedCalls, Rewired, aligned, rewired, told
 from graphflops.comparison.causes import causes, crossings, folded, growth
 from graphflops.comparison.entries import Trees, attributed, by_operator, by_source, differs, listed, shared
 from graphflops.comparison.export_check import is_export, ledger, under_common_names
+from graphflops.comparison.modules import ComparedModule, align, grown
 from graphflops.comparison.result import (
     Cause,
     Comparison,
@@ -28,7 +28,6 @@ from graphflops.comparison.result import (
     UnknownChange,
 )
 from graphflops.comparison.sizes import JointSizes, Renamed, different_inputs, join
-from graphflops.comparison.tree import ComparedModule, InternedCalls, grown
 from graphflops.cost import REPORTED
 from graphflops.dims import Dim, evaluate, total
 from graphflops.ops import operator
@@ -95,7 +94,6 @@ def _stored(old: Report, new: Report) -> Iterator[DtypeChange]:
 
 
 def _trees(old: Report, new: Report) -> Trees:
-    """Both programs as trees of paired modules."""
     joined = join(old, new)
     kinds = InternedCalls(joined.value)
     numbers = (kinds.of(old, joined.old), kinds.of(new, joined.new))
@@ -125,7 +123,6 @@ def _trees(old: Report, new: Report) -> Trees:
 
 
 def _changed(groups: Iterable[GroupChange], rank: Rank, name: str) -> dict[str, Any]:
-    """The groups that changed, by how much, and how many did not."""
     every = list(groups)
     changed = _ranked([group for group in every if differs(group)], rank)
     return {name: tuple(changed), f"unchanged_{name}": len(every) - len(changed)}

@@ -6,11 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from graphflops.base.record import Record
-from graphflops.comparison.align import Pairs, differ, out_of_order
-from graphflops.comparison.calls import Numbers, RowPair, different, facts, ordered, own_name
+from graphflops.comparison.calls import InternedCalls, Numbers, RowPair, different, facts, ordered, own_name
+from graphflops.comparison.modules import ComparedModule, Counts, Pairs, counted, differ, out_of_order
 from graphflops.comparison.result import CallChange, Fact, Figure, GroupChange, ModuleChange, Status
 from graphflops.comparison.sizes import JointSizes
-from graphflops.comparison.tree import ComparedModule, Counts, InternedCalls, counted
 from graphflops.report import Report
 from graphflops.tensor import grouped
 
@@ -134,7 +133,6 @@ def _entry(
     trees: Trees, status: Status, ours: ComparedModule | None, theirs: ComparedModule | None, *, whole: bool,
     order: Fact | None = None,
 ) -> ModuleChange:  # fmt: skip
-    """The entry of a module: its figures on both sides, and its differences."""
     (before, held), (after, now_held) = (_own(side, whole=whole) for side in (ours, theirs))
     said: list[Fact] = [order] if order is not None else []
     pairs: list[RowPair] = []
@@ -173,8 +171,6 @@ def _own_facts(
     trees: Trees, ours: ComparedModule, theirs: ComparedModule, pairs: Sequence[RowPair]
 ) -> Iterator[Fact]:
     """The differences of a module itself, without its submodules."""
-    # Parameters whose set of sharing modules changed.
-
     before, after = trees.shared[0].get(ours.path, {}), trees.shared[1].get(theirs.path, {})
     for name in {**before, **after}:
         were = before.get(name, set())

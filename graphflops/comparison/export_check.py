@@ -1,8 +1,4 @@
-"""The ledger of an export check: what differs from the program, what explains it, and what remains unexplained.
-
-It compares matrix work by module, element types and trained parameters, but only of calls that depend on the inputs, under
-the names that both programs have.
-"""
+"""What differs between a program and its export, and what explains it, under the names that both have."""
 
 from __future__ import annotations
 
@@ -94,10 +90,7 @@ def _inside(name: str, prefix: str) -> str:
 
 
 def constants(report: Report, renamed: Callable[[Dim], Dim]) -> Constants:
-    """Separate what depends on the program's inputs from what does not; if the inputs are not known, all depends on them.
-
-    renamed: replaces the program's own sizes by the joint ones.
-    """
+    """Separate what depends on the inputs (all, if they are not known). renamed: puts joint sizes into a quantity."""
     regions = tuple(f"{row.node}/" for row in report.rows if row.regions)
     found = Constants(modules_guessed=not any(row.module_type for row in report.rows))
     needed, found.unused = _by_need(report, regions)
@@ -136,10 +129,7 @@ def constants(report: Report, renamed: Callable[[Dim], Dim]) -> Constants:
 
 
 def _by_need(report: Report, regions: tuple[str, ...]) -> tuple[list[Row], list[Row]]:
-    """The calls that the program's results depend on (all, if the results are not known); and other calls with matrix work.
-
-    regions: prefixes of calls in nested graphs. These, calls that write to an operand, and unknown ones are needed.
-    """
+    """The calls that results depend on, or that act, and others with matrix work. regions: prefixes of nested calls."""
     wanted = set(report.outputs)
     needed, unused = [], []
     for row in reversed(report.rows):
@@ -184,10 +174,7 @@ class ExportCheck(Record, frozen=True):
         yield from self._aside("unused_left_out", self.before.unused, self.after.unused)
 
     def _work(self) -> Iterator[LedgerEntry]:
-        """Matrix work of modules; unexplained if no module around it has all of it, even when repeated calls count once.
-
-        What one program folds, such as the first step from a state of zeros, may be part of a larger operator in the other.
-        """
+        """Matrix work by module; unexplained if no module around it has all of it, even if repeated calls count once."""
         before, after = self._flops(self.before.rows, old=True), self._flops(self.after.rows, old=False)
         differ = [path for path in {**before, **after} if not self.equal(before[path], after[path])]
         if not differ:
@@ -236,7 +223,6 @@ class ExportCheck(Record, frozen=True):
             yield from entry(kind, [row.node for row in ours])
 
     def number(self, quantity: Dim) -> int:
-        """A quantity at the compared sizes, where a size without a value is `_SIZE`."""
         return evaluate(quantity, defaultdict(lambda: _SIZE, self.joined.values)) or 0
 
     def _attention(self) -> Iterator[LedgerEntry]:
@@ -252,11 +238,9 @@ class ExportCheck(Record, frozen=True):
         yield from entry("attention_unfused", [row.module for row in unfused], str(before), str(after))
         shapes = [(row.module, [named.type.shape for named in row.inputs[:2]]) for row in unfused]
         known = [(module, pair) for module, pair in shapes if [*map(len, pair)] == [4, 4]]
-        # Several query heads share a key head.
         yield from entry("heads_expanded", [module for module, (query, key) in known if query[1] != key[1]])
 
     def _traffic(self, rows: Sequence[Row], renamed: Renamed, modules: Container[str]) -> int:
-        """Bytes that calls of these modules read and write, at the sizes compared at."""
         cost = renamed.cost(Cost.sum(row.cost for row in rows if row.module in modules))
         return self.number(cost.read_bytes) + self.number(cost.written_bytes)
 
@@ -265,10 +249,7 @@ def ledger(
     old: Report, new: Report, joined: JointSizes, unknown: Iterable[UnknownChange],
     inputs: Iterable[InputChange], uniform: Callable[[str], float | None],
 ) -> tuple[LedgerEntry, ...]:  # fmt: skip
-    """What differs between a program and its export, unexplained differences first.
-
-    uniform: by name of a stored tensor, its number if it is a vector of equal numbers.
-    """
+    """What differs between a program and its export, unexplained first. uniform: the number that fills a stored vector."""
     check = ExportCheck(joined, constants(old, joined.old), constants(new, joined.new))
     found = [*_of_the_whole(new, joined, unknown, inputs), *check.entries(uniform)]
     return tuple(sorted(found, key=lambda one: _ORDER.index(one.status)))
@@ -295,7 +276,6 @@ def _of_the_whole(
 
 
 def _with_all_around(flops: Mapping[str, Dim]) -> defaultdict[str, Dim]:
-    """Work of each module with everything in it."""
     found: defaultdict[str, Dim] = defaultdict(int)
     for path, own in flops.items():
         for module in _and_around(path):

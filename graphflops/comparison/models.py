@@ -1,20 +1,17 @@
-"""Compares two models: each is analyzed, or loaded where it is a saved report.
-
-Sizes that the user gives once are translated into the names that each program has for them.
-"""
+"""Compares two models, each analyzed or a saved report, at sizes given once by any name that either program has for them."""
 
 from __future__ import annotations
 
 import math
 import os
-import struct
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cache
 from typing import Any
 
 from msgspec.structs import replace
 
+from graphflops.base.lazy import imported
 from graphflops.comparison.compare import compared
 from graphflops.comparison.result import Comparison
 from graphflops.dims import Dim, evaluate
@@ -122,7 +119,6 @@ def _as_graphs(
     ]
 
 
-_LETTERS = {"float16": "<e", "float32": "<f", "float64": "<d"}
 _LONGEST = 1_000_000  # elements of a parameter that is looked at
 
 
@@ -140,21 +136,13 @@ def _uniform(model: Any, model_name: str | None) -> Callable[[str], float | None
     def number(name: str) -> float | None:
         """The number that fills the stored vector of this name, None for other tensors; axes of length one do not count."""
         stored = contents()(name)
-        if stored is None:
+        if stored is None or not stored.dtype.is_floating or not 0 < math.prod(stored.shape) <= _LONGEST:
             return None
-        axes = [(size, step) for size, step in zip(stored.shape, stored.strides, strict=True) if size != 1]
-        length = math.prod(stored.shape)
-        if len(axes) > 1 or not 0 < length <= _LONGEST or any(step != 1 for _, step in axes):
-            return None
-        width = stored.dtype.bits // 8
-        held = bytes(stored.memory[stored.offset * width : (stored.offset + length) * width])
-        first = held[:width]
-        if held != first * length:
-            return None
-        if stored.dtype.name == "bfloat16":
-            return float(struct.unpack("<f", b"\0\0" + first)[0])
-        letter = _LETTERS.get(stored.dtype.name)
-        return None if letter is None else float(struct.unpack(letter, first)[0])
+        array = None
+        if sum(size != 1 for size in stored.shape) <= 1:
+            with suppress(ValueError):  # of a tensor that reaches out of its memory
+                array = imported("graphflops.attention.constants:array_of")(stored)
+        return float(array.flat[0]) if array is not None and (array == array.flat[0]).all() else None
 
     return number
 
@@ -172,10 +160,7 @@ def _each(
     inputs: Mapping[str, Sequence[int]],
     names: Mapping[str, str],
 ) -> tuple[list[Any], list[dict[str, Any]]]:
-    """The graphs of both models, and the given sizes by the names that each of them has for these.
-
-    Raises ModelError for a symbol that stands at another axis in each.
-    """
+    """The graphs of both, and the given sizes by each one's names. ModelError for a symbol at another axis in each."""
     from graphflops.analysis import as_graph
 
     graphs = [as_graph(model, model_name) for model in models]

@@ -204,7 +204,6 @@ class Fold(Record, frozen=True):
 
     @property
     def first(self) -> ModuleChange:
-        """One of the modules, for all that they have in common."""
         return self.members[0]
 
 

@@ -115,11 +115,9 @@ class _Scale(NamedTuple):
     offset: int = 0
 
     def of(self, joint: Dim) -> Dim:
-        """The program's size."""
         return joint * self.slope + self.offset
 
     def joint(self, own: int | None) -> int | None:
-        """The joint size; None if there is none."""
         found, rest = divmod(0 if own is None else own - self.offset, self.slope)
         return None if own is None or rest else found
 
@@ -270,10 +268,7 @@ def _classes(old: Report, new: Report, axes: tuple[_Axes, _Axes]) -> list[_Class
 def _common_scales(
     ours: tuple[int, int], theirs: tuple[int, int], infos: Sequence[SymbolInfo | None]
 ) -> tuple[_Scale, _Scale] | None:
-    """The two sizes as multiples of one, so that `a * old + b` equals `c * new + d`; None if they are never equal.
-
-    infos: of both symbols; None too if a value that the user gave would then be impossible.
-    """
+    """Both sizes as multiples of one; None if they are never equal, or if a value of the user's would be impossible."""
     if min(ours[0], theirs[0]) < 1:
         return None
     both = common(range(ours[1], _FARTHEST, ours[0]), range(theirs[1], _FARTHEST, theirs[0]))
@@ -298,10 +293,7 @@ def _fixed(names: Iterable[str], theirs: _Axes, ours: _Axes) -> int | None:
 
 
 def _joint_names(classes: Sequence[_Class], called: tuple[Mapping[str, str], Mapping[str, str]]) -> list[str]:
-    """One name for each class: the old program's, unless it is made up or an axis, and the new program's is not.
-
-    called: the names that people read, for each program.
-    """
+    """For each class the old program's name, unless only the new one's is the user's own. called: names for people."""
     chosen: dict[str, None] = {}
     tries: Counter[str] = Counter()
     old = {called[0][name] for one in classes for name in one.own[0]}

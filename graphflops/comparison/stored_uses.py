@@ -55,10 +55,7 @@ class Constants(Struct):
     types: dict[str, tuple[tuple[Dim, ...], DType]] = {}  # by name of a stored tensor
 
     def trained(self) -> list[ConstantUse]:
-        """Uses of parameters if the names show them (torch.export), else uses of all stored tensors.
-
-        The first root of each is a parameter.
-        """
+        """Uses of parameters if names show them (torch.export), else of all tensors; the first root of each is one."""
         told = any(name.startswith(STORED) for name in self.types)
         found = []
         for use in self.uses:
@@ -79,7 +76,6 @@ def plain(name: str) -> str:
 
 _UNEXPLAINED = ("work", "element_types", "parameters_lost", "weight_shapes", "unknown", "cannot_run")
 _COSTLY = ("sizes_fixed", "attention_unfused", "heads_expanded")
-# Other things that become of parameters, in the order of the ledger.
 _OTHERS: tuple[LedgerKind, ...] = (
     "batch_norms_folded", "shifts_left_out", "parameters_folded", "weights_packed", "weights_shared",
     "weights_split", "weights_quantized", "constants_lifted",
@@ -137,7 +133,6 @@ class Matcher:
         self._pair(lambda ours, theirs: ours.module == theirs.module and self._is_as_large(ours, theirs))
         self._pair(lambda ours, theirs: _near(ours.module, theirs.module) and ours.numel == theirs.numel)
         self._fold_norms(aside, norms)
-        # Parameters that are one in the export, and parameters that are several.
         roots, stored = ({use.value: use.roots[0] for use in side.uses} for side in (self.old, self.new))
         pairs = {(roots[value], one) for value, partners in self.partners.items() for one in partners}
         by_partner = grouped((partner, root) for root, partner in pairs).values()
@@ -165,7 +160,10 @@ class Matcher:
     def _is_alike(self, ours: ConstantUse, theirs: ConstantUse) -> bool:
         """True if two constants have the same axes, in whatever order; axes of one element do not count."""
         sides = ((ours, self.old), (theirs, self.new))
-        before, after = ({_ordered(shape) for shape in _shapes(*side)} for side in sides)
+        before, after = (
+            {tuple(sorted((size for size in shape if size != 1), key=str)) for shape in _shapes(*side)}
+            for side in sides
+        )
         return not before.isdisjoint(after)
 
     def _is_stored_alike(self, ours: ConstantUse, theirs: ConstantUse) -> bool:
@@ -277,10 +275,6 @@ def _shapes(use: ConstantUse, side: Constants) -> list[tuple[Dim, ...]]:
     return own if len(use.roots) > 1 else [stored, *own]
 
 
-def _ordered(shape: Iterable[Dim]) -> tuple[Dim, ...]:
-    return tuple(sorted((size for size in shape if size != 1), key=str))
-
-
 def _norms(rows: Iterable[Row]) -> dict[str, Row]:
     return {row.module: row for row in rows if operator(row.op).name == "batch_norm"}
 
@@ -296,7 +290,6 @@ def _root(theirs: ConstantUse, ours: ConstantUse) -> str:
 
 
 def _near(one: str, other: str) -> bool:
-    """True if one module is the other, or in it."""
     inside = one.startswith(f"{other}.") or other.startswith(f"{one}.")
     return one == other or (bool(one and other) and inside)
 

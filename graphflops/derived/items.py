@@ -1,8 +1,4 @@
-"""The items of a run (tokens, images, frames, edges or samples), found from what the calls do with the inputs.
-
-With a predicted time: items per second, the price of a million, and the time outside of calls. FLOPs per item in the
-conventions that people compare: the work that runs, the work that masks leave visible, and 6N plus attention.
-"""
+"""Items of a run (tokens, images, frames, edges, samples), found from its calls; their rates, prices and FLOPs."""
 
 from __future__ import annotations
 
@@ -47,10 +43,7 @@ def cost_per_million(rates: Mapping[str, float], price_per_hour: float | None) -
 
 
 def outside_of_calls(report: Report) -> dict[str, float]:
-    """Seconds of a micro-step's forward and backward, or of an inference, that belong to no call.
-
-    The CPU needs them for the loss, for autograd and for the guards of a compiled program. Only phases with any are given.
-    """
+    """Seconds of a micro-step or an inference, by phase, that belong to no call: for the loss, autograd and guards."""
     time, step = report.totals.time, report.step_time
     whole = {} if time is None else {"forward": time.seconds}
     if time is not None and step is not None and report.training is not None:
@@ -171,10 +164,7 @@ class PerItem(Record, frozen=True):
 
 
 def per_item(report: Report, axis: str) -> PerItem:
-    """FLOPs for each entry of an input axis, such as a token `ids[1]`, or a sample `x[0]`.
-
-    Raises ModelError if no input has that axis, or if a size has no value.
-    """
+    """FLOPs for each entry of an input axis, `ids[1]`. ModelError if no input has it, or a size has no value."""
     items, length = _items(report, axis)
     sizes: dict[str, int] = {}
     used: Counter[str] = Counter()  # by stored tensor, multiplications per item
@@ -282,10 +272,7 @@ def least_seconds(flops: Mapping[str, int], profile: Device) -> tuple[float, str
 
 
 def model_flops(report: Report, *, visible: bool) -> Mapping[str, int]:
-    """Matrix work of all calls and their gradients by element type, nothing computed twice. visible: without hidden pairs.
-
-    Raises ModelError where a size has no value.
-    """
+    """Matrix work with gradients by element type, nothing twice. visible: only visible pairs. ModelError for open sizes."""
     found: Counter[str] = Counter()
     for row in report.rows:
         if row.cost.matrix_flops != 0:

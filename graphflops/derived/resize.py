@@ -59,10 +59,7 @@ def resized(report: Report, dims: Mapping[str, int], inputs: Mapping[str, Sequen
 
 
 def values_at(report: Report, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The values of a report's symbols for given sizes, named by symbol, label or axis (whose own size is meant).
-
-    Raises ModelError for a name that no size has, and for a size that the report does not hold open.
-    """
+    """Values of symbols for sizes by symbol, label or axis (its own size). ModelError if no open size has that name."""
     values, fixed = of_report(report).solved(sizes)
     refuse_guarded(report, values)
     for place in fixed:
@@ -157,7 +154,6 @@ class Point(Record, frozen=True):
 
     @property
     def traffic(self) -> int | None:
-        """Bytes read and written."""
         read, written = self.cost["read_bytes"], self.cost["written_bytes"]
         return None if read is None or written is None else read + written
 

@@ -95,7 +95,6 @@ class _Timeline:
     def add(
         self, phase: str, row: int, time: CallTime | None, seconds: float, is_gradient: bool = False
     ) -> None:
-        """Adds a span to the stream of calls."""
         start = self.ready()
         self.clock = start + seconds
         self.spans.append(Span(phase, row, time, start, self.clock, is_gradient, None, tuple(self.due)))

@@ -1,7 +1,4 @@
-"""Renders reports, comparisons, findings and lists: one function for each format and class, all of them pure.
-
-Importing this is fast: the module of a format, and what it needs, is imported when the format is used.
-"""
+"""Renders results: a function for each format and class, all pure, whose module is imported when it is used."""
 
 from graphflops.render.formats import render
 

@@ -120,8 +120,6 @@ def chakra(report: Report) -> bytes:
 
 
 class _Trace:
-    """The nodes of a report."""
-
     def __init__(self, report: Report) -> None:
         self.report, self.mesh = report, report.mesh
         calls = [] if report.program is None else View(report.program, report.rows).calls
@@ -135,7 +133,6 @@ class _Trace:
         self.count = 0
 
     def messages(self, spans: Iterable[Span]) -> Iterator[bytes]:
-        """The global metadata and the nodes."""
         report = self.report
         facts = {"device": safe(report.device), "execution": report.execution}
         yield metadata({**facts, "unknown_calls": report.coverage.unknown}, self.mesh)
@@ -191,7 +188,6 @@ class _Trace:
             return COMPUTE, {"is_cpu_op": "," not in time.kernel}
         facts = {"is_cpu_op": time is not None and not time.kernel, "stream": 0}
         made = tuple([Ref(name) for name, _ in row.outputs])
-        # What a step keeps in the host's memory.
         read, stored = ([name in self.away for name, _ in side] for side in (row.inputs, row.outputs))
         if any(stored) and not all(read):
             return STORE, {**facts, "tensor_size": self.bytes(made, row)}

@@ -43,7 +43,6 @@ def sweep_document(sweep: Sweep) -> Document:
     return Document([points], sweep.notes, exact=lambda: cells(sweep.points, price, exact=True))
 
 
-# Columns as programs and as people name them.
 _WORK = (
     ("matrix_flops", "FLOPs"), ("visible_flops", "visible"), ("vector_flops", "vector"),
     ("transcendentals", "transcendental"),
@@ -81,7 +80,6 @@ def cells(points: Sequence[Point], price_per_hour: float | None = None, *, exact
         row += [cell(point.cost[q.name], memory if q.unit == "B" else number) for q in others]
         row += [cell(point.traffic, memory), intensity, cell(point.peak_bytes, memory)]
         row += _time(point.time, exact=exact) if is_timed else []
-        # What a second takes in, and what a million of each cost.
         row += [cell(point.rates.get(name), rate, "at most ") for name in counted]
         prices = cost_per_million(point.rates, price_per_hour)
         if price_per_hour is not None:
@@ -146,11 +144,7 @@ _ERROR = 1_000
 
 
 def overview_document(found: Overview) -> Document:
-    """A line for each model, with its time and memory where a device is named; what is assumed, and why models failed.
-
-    For spreadsheets whole numbers; the formula where a size has no value, nothing where the model could not be analyzed.
-    In JSON null for everything that is not known.
-    """
+    """A line for each model, on a device with time and memory; what is assumed, and why models failed."""
     is_timed = any(line.cost is not None and line.cost.time is not None for line in found.lines)
     heads, fields = (*_HEADS, *_DEVICE_HEADS * is_timed), (*_FIELDS, *_DEVICE_FIELDS * is_timed)
     cells = [[safe(line.model, _NAME), *_cells(line)] for line in found.lines]
@@ -223,10 +217,7 @@ _SUBJECT = 60
 
 
 def history_document(found: History) -> Document:
-    """A line for each commit, the oldest first, with the change of FLOPs since the one before.
-
-    For spreadsheets whole numbers, nothing where a figure is not known, which is null in JSON.
-    """
+    """A line for each commit, the oldest first, with its change of FLOPs; for programs null if not known."""
     head = {"history": _HISTORY, "tool": Tool("graphflops", __version__), "path": safe(found.path, 10_000)}
     heads = ("commit", "date", "path", *TOTALS, "error", "subject")
     return Document(
@@ -271,7 +262,6 @@ def _exact_point(point: HistoryPoint) -> dict[str, Any]:
 
 
 def _chart(found: History, quantity: str) -> str:
-    """A curve over the commits; those without a value are left out."""
     values = [(place, point.value(quantity)) for place, point in enumerate(found.points, 1)]
     known = tuple([(place, value) for place, value in values if value is not None])
     if not known:

@@ -1,8 +1,4 @@
-"""The contents of a result, in the parts that all formats share; one function for each format writes any document.
-
-For a report, also GitHub-flavoured Markdown, for a pull request or a wiki, and exact forms: CSV with a line for each call or
-group of calls, the same as a pandas DataFrame, and JSON. Characters that a terminal could act on are escaped.
-"""
+"""The parts of a result that all formats share, and a writer for each format; reports as Markdown, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -205,12 +201,7 @@ _LONGEST_NAME = 10_000
 def report_csv(
     report: Report, *, by: Cut | None = None, depth: int | None = None, top: int | None = None
 ) -> str:
-    """One line a call (`by` None), a module with everything in it, an operator or a source line.
-
-    A quantity is an integer, or its formula where a size has no value.
-    depth: components of a module's path.
-    top: lines kept, from the first.
-    """
+    """A line for each call (`by` None), module, operator or source line: integers, or formulas if a size has no value."""
     heads, rows = lines(report, by, depth)
     return written(heads, rows if top is None else rows[:top])
 
@@ -301,12 +292,10 @@ def dataframe(report: Report, *, by: Cut | None = None, depth: int | None = None
 
 def _column(pandas: Any, cells: tuple[str | int, ...]) -> Any:
     """Integers with missing values where a column holds numbers; else texts and formulas as they are."""
-    if any(isinstance(cell, int) for cell in cells):
-        values = [None if cell == "" else cell for cell in cells]
-        if all(value is None or (isinstance(value, int) and abs(value) < 2**63) for value in values):
-            return pandas.array(values, dtype="Int64")
-        return pandas.array(values, dtype=object)
-    return pandas.array(list(cells), dtype=object)
+    is_number = any(isinstance(cell, int) for cell in cells)
+    values = [None if is_number and cell == "" else cell for cell in cells]
+    whole = (value is None or (isinstance(value, int) and abs(value) < 2**63) for value in values)
+    return pandas.array(values, dtype="Int64" if is_number and all(whole) else object)
 
 
 def report_json(report: Report) -> str:

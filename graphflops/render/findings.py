@@ -1,8 +1,4 @@
-"""Findings by code, the gravest and most expensive first: for a terminal, a review, a notebook, and programs.
-
-Each fix is stated once. In an audit, equal findings of layers are one line. Also renders what `--fix` changed, with its
-proof.
-"""
+"""Findings by code, the gravest and most expensive first, for people and programs; what `--fix` changed, with its proof."""
 
 from __future__ import annotations
 
@@ -50,10 +46,7 @@ def _place(found: Fold) -> str:
 
 
 def folded(findings: Iterable[Finding]) -> list[Fold]:
-    """The findings, grouped if they have one code and operator and their modules, calls and sources differ only in numbers.
-
-    A finding about time stays alone: it is about all such calls already, and its message has their time.
-    """
+    """Findings whose places differ only in numbers, together; one about time is about all such calls already."""
 
     def key(one: Finding) -> tuple[str, ...]:
         own = one.message if one.seconds else ""
@@ -83,7 +76,6 @@ class Shares:
         return flops, self.value(total(finding.bytes or 0 for finding in findings))
 
     def stored(self, findings: Sequence[Finding]) -> int:
-        """Bytes of stored tensors; 0 where more are stored than saved."""
         return max(sum(finding.stored for finding in findings), 0)
 
     def text(self, findings: Sequence[Finding]) -> str:
@@ -105,8 +97,6 @@ class Shares:
 
 
 class _Code(NamedTuple):
-    """Findings of one code with one fix."""
-
     severity: str
     name: str
     times: str  # `x6` of several
@@ -128,7 +118,6 @@ class _Section:
         self.limits = [limit_table(model.limits)] if model.limits else []
         is_audit = found.command == "audit"
         by_code = grouped(((one.code, one.severity, one.fix), one) for one in model.findings)
-        # The most severe first, then the most expensive.
         rank = SEVERITIES.index
         ranked = sorted(by_code.values(), key=lambda each: (rank(each[0].severity), -shares.share(each)))
         self.codes = [_code(one, shares, top or found.per_code, is_audit) for one in ranked]
@@ -161,10 +150,7 @@ def table(
     width: int = 120,
     color: bool = False,
 ) -> str:
-    """The findings of each model by code; models without findings in one line.
-
-    top: lines of one code shown for one model; the others are counted. statistics: a line for each code instead.
-    """
+    """The findings of each model by code. top: lines of one code. statistics: a line for each code instead."""
     page = Page(width, color)
     if statistics:
         page.table(_statistics(found))
@@ -275,7 +261,6 @@ def limit_table(limits: Sequence[LimitResult]) -> TextTable:
 
 
 def _statistics(found: Findings) -> TextTable:
-    """A line for each code: how often it was found, in how many models, and what it costs together."""
     rows: dict[tuple[str, str, str], list[tuple[int, int, int]]] = {}
     for model in found.models:
         shares = Shares(model)

@@ -146,10 +146,7 @@ def names(kind: str) -> list[str]:
 
 
 def chosen(kind: str, form: str | None, output: str | os.PathLike[str] | None) -> str:
-    """The format that the user names, else the one of the output's suffix, else the default.
-
-    Raises OptionError for a suffix of no format of this class, unless the output is a device or a pipe.
-    """
+    """The format named, else of the output's suffix, else the default. OptionError for a suffix of no such format."""
     if form is not None:
         return form
     suffix = os.path.splitext(output or "")[1].lower()
@@ -170,11 +167,7 @@ def save(value: object, path: str | os.PathLike[str], form: str | None = None, *
 
 
 def render(value: object, form: str, **options: object) -> str | bytes:
-    """The object in a format.
-
-    options: those that the format takes for this class; one that is None counts as not given.
-    Raises OptionError for an option that the format does not take, and for a format that does not render the class.
-    """
+    """The object in a format. OptionError for an option that it does not take, and if it does not render the class."""
     kind = type(value).__name__
     refuse(kind, form, options)
     renderer = renderer_of(kind, form)

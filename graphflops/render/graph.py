@@ -1,7 +1,4 @@
-"""Answers about the structure of a model, in words and as a table, and its graph: picture, page, Graphviz, Mermaid.
-
-For other programs: GraphML and node-link JSON, which networkx reads back as they were.
-"""
+"""Answers about the structure of a model, in words and as a table, and its graph in formats that draw or read graphs."""
 
 from __future__ import annotations
 
@@ -116,7 +113,6 @@ def _path(answer: Answer, found: CriticalPath) -> list[str]:
 
 
 def _sum(graph: networkx.MultiDiGraph, calls: Iterable[str], by: Literal["flops", "bytes"]) -> str:
-    """What calls cost, and their share of the program's FLOPs."""
     whole, (amount, _) = graph.graph.get(f"total_{by}"), cost(graph, calls, by)
     if whole is None:
         return f"{WORDS[by]} that depend on open sizes"
@@ -269,7 +265,6 @@ def mermaid(answer: Answer) -> str:
 
 
 def _boxes(answer: Answer) -> tuple[Sheet, list[Face]]:
-    """The boxes and lines of a graph, and what they show, as in its picture."""
     sheet = flat(answer.graph)
     return sheet, faces(sheet, answer.by, whole(answer.graph, answer.by))
 

@@ -1,8 +1,4 @@
-"""Sums the rows of a report by operator, module, source line or any other key; and its modules as the lines of a tree.
-
-A model of thousands of calls has a few dozen distinct costs: rows are counted by distinct cost, and only these are summed,
-as plain integers wherever every size has a value. In a tree, equal siblings are one line.
-"""
+"""Sums of a report's rows by any key, counted by distinct cost; its modules as a tree, equal siblings as one line."""
 
 from __future__ import annotations
 
@@ -47,7 +43,6 @@ class Group(Record, frozen=True, dict=True):
 
     @cached_property
     def cost(self) -> Cost:
-        """Work of both phases together."""
         sides = (self.forward, self.backward)
         return Cost(*(_total(getattr(cost, quantity) for cost in sides) for quantity in QUANTITIES))
 
@@ -73,7 +68,6 @@ class Ledger:
                 kind = by_object[seen] = by_value.setdefault(made, len(by_value))
             self.of.append(kind)
         self.kinds = [*by_value]
-        # Whether there is backward work, in a training analysis or in a joint graph.
         self.phases = report.backward is not None or any(row.phase == "backward" for row in report.rows)
         value = self.numbers.value
         self._values = [

@@ -1,8 +1,4 @@
-"""The memory of a program on a device, the options of its training step, and the mesh of a recorded one, as text.
-
-For a page, the curve of live memory (what is held when, and on a device what the allocator reserves), and times. For
-pytorch.org/memory_viz, the run of a phase as `torch.cuda.memory._snapshot()` describes one.
-"""
+"""Memory on a device, options of training and the mesh, as text; for pages, and for pytorch.org/memory_viz."""
 
 from __future__ import annotations
 
@@ -27,7 +23,6 @@ from graphflops.tensor import grouped
 from graphflops.training import Training
 
 _LARGEST = 10
-# Of a ledger, in the order in which they are listed.
 _TOTALS = ("requested_peak", "allocated_peak", "reserved_peak", "context", "device_total")
 PARTS = (*dict.fromkeys(ENTRIES.values()), *_TOTALS)
 _EXACT = ("weights", "buffers", "inputs", "optimizer", "context")  # calls of unknown cost add nothing to them
@@ -112,10 +107,7 @@ def folded(timeline: Timeline) -> Timeline:
 def at_peak(
     report: Report, entry: PhaseMemory, numbers: Numbers, moment: int
 ) -> Iterator[tuple[str, str, str, str]]:
-    """The largest tensors alive at the peak of a phase: name, kind, where they are made, and bytes.
-
-    Parameters are one line, and so are equal results of layers whose names differ only in a number.
-    """
+    """The largest tensors at a phase's peak: name, kind, where made, bytes; those of equal layers are one line."""
     alive = [held for held in folded(entry.timeline).held if is_alive(held, moment)]
     calls = {held.name: summary.user_call(held.name) for held in alive}
     makers = {row.node: row for row in report.rows if row.node in calls.values()}
@@ -192,10 +184,7 @@ def mesh_facts(report: Report, numbers: Numbers) -> Iterator[tuple[str, str]]:
 
 
 def exchanges(report: Report, numbers: Numbers) -> tuple[tuple[str, ...], list[list[str]]]:
-    """Heads, and a line for each kind of collective by axis, phase and module; numbered modules share lines.
-
-    Times are shown only where they are known.
-    """
+    """Heads, and a line for each kind of collective by axis, phase and module without numbers; times if known."""
     alike = grouped(
         ((each.axis, each.op, unnumbered(each.module), each.phase), each) for each in report.exchanges
     )
@@ -221,10 +210,7 @@ def _axis(axis: str) -> str:
 def memory_of(
     report: Report, entry_of: Sequence[int], name: Callable[[str], int], formula: Callable[[Dim, Report], int]
 ) -> dict[str, Any] | None:
-    """The timeline in columns; None where it is not known. With a device it is that of all memory in the last phase.
-
-    entry_of: by row, its entry in the page. name, formula: the index of a name and of a formula in the page.
-    """
+    """The timeline in columns, of the last phase on a device; None if not known. name, formula: their index in the page."""
     entry = report.memory_use[-1] if report.memory_use else None
     memory = report.memory if entry is None else folded(entry.timeline)
     if not memory.rows or any(not OPTIMIZER <= row < len(entry_of) for row in memory.rows):

@@ -1,7 +1,4 @@
-"""A plan of layouts for a terminal, a review, a spreadsheet, programs, and as a page.
-
-Also its first layout as a trace: of all ranks of a pipeline for Perfetto, or of one rank of the mesh for simulators.
-"""
+"""A plan of layouts for people and programs; its first layout as a trace of a pipeline's ranks, or of one rank."""
 
 from __future__ import annotations
 
@@ -35,7 +32,6 @@ _SIZES = [
     "memory of a device", "all", "weights", "gradients", "optimizer", "gathered", "activations", "temporaries",
 ]  # fmt: skip
 _TIMES = ("seconds", "compute", "again", "exposed", "bubble", "update")
-# Of the picture of a schedule.
 _ROW, _WIDTH, _MOST = 22, 960, 16  # pixels, and micro-batches that are drawn at most
 _COLOURS = {"F": "#4e79a7", "B": "#f28e2b", "W": "#59a14f"}
 WORDS = {"F": "forward", "B": "backward", "W": "gradients of weights"}
@@ -173,10 +169,7 @@ _TRACKS = ["micro-batches", "kernels", *_PASSED, *(f"collectives, {axis}" for ax
 
 
 def chrome_trace(found: Plan) -> str:
-    """A process for each rank of a pipeline: its micro-batches, kernels, messages, and collectives by axis of the mesh.
-
-    Raises OptionError where no layout fits, or has too many micro-batches.
-    """
+    """A process for each rank of a pipeline: micro-batches, kernels, messages, collectives. OptionError for no layout."""
     step = _first(found)
     ranks, alike = timeline(step), found.devices // step.layout.pipeline
     events: list[dict[str, Any]] = []

@@ -23,11 +23,7 @@ _LONGEST = 1_000  # characters of a sentence
 
 
 def sarif(found: Findings, *, locate: Callable[[Iterable[str]], Mapping[str, str]] | None = None) -> str:
-    """All findings as one run of the tool.
-
-    locate: gives the path in the checkout of each source file that findings name; a finding whose file it does not know
-        is placed at its model.
-    """
+    """All findings as one run. locate: gives paths in the checkout of source files; others are placed at their model."""
     files = {} if locate is None else locate(source_files(found.models))
     listed = [(model, finding) for model in found.models for finding in model.findings]
     others = {one.code: RuleInfo(one.name, one.name, "", one.severity) for _, one in listed}
@@ -100,7 +96,6 @@ def _result(model: ModelFindings, finding: Finding, rule: int, files: Mapping[st
 
 
 def _inside(finding: Finding) -> list[dict[str, Any]]:
-    """Where in the model it is: its module, or else its call."""
     name = safe(finding.module) or safe(finding.node)
     if not name:
         return []

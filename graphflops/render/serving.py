@@ -173,10 +173,7 @@ _LEAST_BLOCK = 8  # tokens, of that simulator
 
 
 def document(plan: Serving) -> Document:
-    """What a request keeps, how many fit, the steps, and the load that keeps the limits.
-
-    For spreadsheets and for simulators of engines the steps: seconds, one line for each batch and context.
-    """
+    """What a request keeps, how many fit, the steps (for programs all, in seconds), and the load that keeps the limits."""
     exact, data = lambda: steps(plan, exact=True), lambda: _data(plan)
     return Document(tables(plan), notes(plan), headline(plan), exact, data)
 
@@ -269,41 +266,44 @@ def tables(plan: Serving) -> Iterator[TextTable]:
     if plan.loads:
         waits = [("first token", plan.limits.first), ("each token", plan.limits.each)]
         said = " and ".join(f"{what} within {seconds(most)}" for what, most in waits if most is not None)
-        lines = []
+        heads, lines = ("first token", "each token", "tokens/s"), []
         for context, cell in plan.loads:
-            cells = ["none", "", "", ""]
-            if cell is not None and cell.each is not None and cell.tokens_per_second is not None:
-                first = _UNKNOWN if cell.first is None else seconds(cell.first)
-                cells = [f"{cell.batch:,}", first, seconds(cell.each), rate(cell.tokens_per_second)]
-            lines.append(Entry([f"{context:,}", *cells]))
-        heads = ("context", "requests", "first token", "each token", "tokens/s")
-        yield TextTable(heads, lines, 0, title=f"most requests with {said}")
+            words = {} if cell is None else _words(cell)
+            requests = "none" if cell is None else f"{cell.batch:,}"
+            lines.append(Entry([f"{context:,}", requests, *(words.get(head, "") for head in heads)]))
+        yield TextTable(("context", "requests", *heads), lines, 0, title=f"most requests with {said}")
 
 
 def steps(plan: Serving, *, exact: bool) -> Listing:
     """One row for each context and batch. exact: numbers in seconds, for programs."""
     if exact:
         return Listing.of([_exact(cell) for cell in plan.cells])
-    has_price, has_energy = plan.price_per_hour is not None, any(cell.joules for cell in plan.cells)
-    has_slowest = any(cell.slowest is not None for cell in plan.cells)
-    heads = ["context", "batch", "first token", "each token", "limited by", "tokens/s"]
-    heads[4:4] = ["slowest token"] * has_slowest
-    heads += ["J/token <="] * has_energy + ["price of 1 M tokens"] * has_price
-    rows: list[list[Any]] = []
+    heads = ["first token", "each token", "limited by", "tokens/s"]
+    heads[2:2] = ["slowest token"] * any(cell.slowest is not None for cell in plan.cells)
+    heads += ["J/token <="] * any(cell.joules for cell in plan.cells)
+    heads += ["price of 1 M tokens"] * (plan.price_per_hour is not None)
+    rows = []
     for cell in plan.cells:
-        first = _UNKNOWN if cell.first is None else seconds(cell.first)
-        row = [f"{cell.context:,}", f"{cell.batch:,}", first]
-        if cell.step is None or cell.each is None or cell.tokens_per_second is None:
-            rows.append([*row, "does not fit", "", "", *[""] * (has_slowest + has_energy + has_price)])
-            continue
-        least = ">= " if cell.step.is_lower_bound else ""
-        row += [least + seconds(cell.each)]
-        row += [_UNKNOWN if cell.slowest is None else seconds(cell.slowest)] * has_slowest
-        row += [cell.step.bound, rate(cell.tokens_per_second)]
-        row += [_UNKNOWN if cell.joules is None else f"{cell.joules:.3g}"] * has_energy
-        row += [f"{price:,.4g}" for price in [cell.price] if price is not None]
-        rows.append(row)
-    return Listing(heads, rows, figures=True)
+        said = _words(cell)
+        rows.append([f"{cell.context:,}", f"{cell.batch:,}", *(said.get(head, "") for head in heads)])
+    return Listing(["context", "batch", *heads], rows, figures=True)
+
+
+def _words(cell: Cell) -> dict[str, str]:
+    """What requests wait for and cost, by the heads of columns; of those that do not fit only the first token."""
+    first = {"first token": _UNKNOWN if cell.first is None else seconds(cell.first)}
+    if cell.step is None or cell.each is None or cell.tokens_per_second is None:
+        return {**first, "each token": "does not fit"}
+    least = ">= " if cell.step.is_lower_bound else ""
+    return {
+        **first,
+        "each token": least + seconds(cell.each),
+        "slowest token": _UNKNOWN if cell.slowest is None else seconds(cell.slowest),
+        "limited by": cell.step.bound,
+        "tokens/s": rate(cell.tokens_per_second),
+        "J/token <=": _UNKNOWN if cell.joules is None else f"{cell.joules:.3g}",
+        "price of 1 M tokens": "" if cell.price is None else f"{cell.price:,.4g}",
+    }
 
 
 def replication_document(found: Replication) -> Document:
@@ -333,20 +333,20 @@ def layouts(found: Sequence[Replicas], *, exact: bool) -> Listing:
             for one in found
         ]
         return Listing.of(rows)
-    said = [quantity for quantity in QUANTITIES if quantity.name in ("ttft", "tpot")]
-    has_price = any(one.cell and one.cell.price for one in found)
-    heads = ["layout", "context", "requests", *(one.head for one in said), "limited by", "tokens/s"]
+    heads = ["requests", "first token", "each token", "limited by", "tokens/s"]
+    heads += ["price of 1 M tokens"] * any(one.cell and one.cell.price for one in found)
     lines = []
     for one in found:
-        row = [str(one), f"{one.context:,}", *[""] * (len(heads) - 2 + has_price), safe(one.said, 120)]
+        said: dict[str, str] = {}
         if one.cell is not None and one.cell.step is not None:
-            values = [quantity.of(one.cell) for quantity in said]
-            times = [_UNKNOWN if value is None else seconds(value) for value in values]
-            price = [f"{one.cell.price:,.4g}"] if one.cell.price is not None else []
-            limit, gained = one.cell.step.bound, rate(one.tokens_per_second)
-            row[2:-1] = [f"{one.requests:,}", *times, limit, gained, *price]
-        lines.append(row)
-    return Listing([*heads, *["price of 1 M tokens"] * has_price, ""], lines, figures=True)
+            said = {
+                **_words(one.cell),
+                "requests": f"{one.requests:,}",
+                "tokens/s": rate(one.tokens_per_second),
+            }
+        cells = (said.get(head, "") for head in heads)
+        lines.append([str(one), f"{one.context:,}", *cells, safe(one.said, 120)])
+    return Listing(["layout", "context", *heads, ""], lines, figures=True)
 
 
 def _exact(cell: Cell) -> dict[str, Any]:
@@ -354,7 +354,7 @@ def _exact(cell: Cell) -> dict[str, Any]:
     step = cell.step
     row: dict[str, Any] = {"context": cell.context, "batch": cell.batch, "fits": step is not None}
     row |= {quantity.name: quantity.of(cell) for quantity in QUANTITIES}
-    row |= {"tpot_low": None if step is None else step.low + cell.beside}
-    row |= {"tpot_high": None if step is None else step.high + cell.beside}
-    row |= {"beside": None if step is None else cell.beside, "bound": None if step is None else step.bound}
+    names = ("tpot_low", "tpot_high", "beside", "bound")
+    times = step and (step.low + cell.beside, step.high + cell.beside, cell.beside, step.bound)
+    row |= dict(zip(names, times or [None] * len(names), strict=True))
     return row

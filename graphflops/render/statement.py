@@ -1,7 +1,4 @@
-"""A compute statement as text, page and JSON, and as documents of CycloneDX, of SPDX, and as a model card of Hugging Face.
-
-Nothing is random or read from a clock: identifiers follow from the contents.
-"""
+"""A compute statement as text, page, JSON, CycloneDX, SPDX and model card; identifiers follow from the contents."""
 
 from __future__ import annotations
 
@@ -32,10 +29,7 @@ CONVENTIONS = {  # by field of Flops: its name, its formula, and where it parts 
 
 
 def document(found: Statement) -> Document:
-    """What the run cost, by stage and convention, where it stands against thresholds, and what is assumed.
-
-    For programs the whole statement, as docs/statement.schema.json describes it.
-    """
+    """What the run cost, thresholds, assumptions; for programs as docs/statement.schema.json describes it."""
     figures = [safe(f"{name}: {value}", 2000) for name, value in facts(found)]
     title = f"{found.model}: compute statement"
     stages = [

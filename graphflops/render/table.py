@@ -20,7 +20,6 @@ _GAP = 2
 _HANG = 4  # how far the second line of a long one stands in from the first
 _JOINED = 2  # columns of names that may stand in one where they are too wide: a tree and its types
 _NAMES = 24  # columns that names get at the least, unless all are shorter
-# Escape sequences of terminals.
 _STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m", "red": "\x1b[31m", "yellow": "\x1b[33m", "cyan": "\x1b[36m"}
 _RESET = "\x1b[0m"
 # A number, its unit and the mark of a lower bound are one word.
@@ -35,10 +34,7 @@ def table(
     report: Report, *, by: Cut | None = None, depth: int | None = None, top: int | None = None,
     verbose: bool = False, width: int = 120, color: bool = False,
 ) -> str:  # fmt: skip
-    """What a reader sees first: totals, sizes and what is unknown, then where the work is.
-
-    by, depth, top and verbose choose as in `tables`.
-    """
+    """What a reader sees first: totals, sizes, unknowns; then where the work is, chosen as in `tables`."""
     room = min(max((width - 60) // 2, _NARROWEST), _LONGEST)
     ledger = Ledger(report, formula_width=room)
     page = Page(width, color)
@@ -70,7 +66,6 @@ def table(
 
 
 def _fact_line(page: Page, fact: summary.Fact, room: int) -> None:
-    """A total with its label, and its formula as far as the width allows."""
     hang = _MARGIN + room
     left = page.width - hang - len(fact.text) - 4
     beside = shortened(fact.formula, left if left >= _BESIDE else page.width - hang) if fact.formula else ""
@@ -153,11 +148,7 @@ class _Block(Record, frozen=True):
 
 
 def _blocks(rows: Sequence[Sequence[str]], needs: Sequence[int], names: int, width: int) -> list[_Block]:
-    """The columns side by side where they fit, else with names joined, else in several blocks, each with the names.
-
-    More columns of names than a tree and its types are not joined, as they could not be told apart: they are shortened, or
-    have a block of their own. needs: the width of each column.
-    """
+    """Columns side by side where they fit, else with names joined or shortened, else in several blocks."""
     keys = list(range(max(names, 1))) if names < len(needs) else [0]
     figures, own = list(range(len(keys), len(needs))), [needs[index] for index in keys]
     gaps = _GAP * (len(keys) - 1)

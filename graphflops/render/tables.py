@@ -89,23 +89,18 @@ def tables(
             yield TextTable(heads, [Entry(line) for line in lines], 4)
     if by in (None, "module"):
         yield _modules(report, ledger, DEEPEST if verbose and depth is None else depth, top, verbose)
-    if by == "op":
-        yield _groups("operator", ledger, _operator, top or _LINES, idle=True)
+    if by in (None, "op"):
+        most = _OPERATORS if by is None else _LINES
+        yield _groups("operator", ledger, lambda row: operator_name(row.op), top or most, idle=by == "op")
     if by == "source":
         yield _groups("source", ledger, lambda row: row.source, top or _LINES, idle=True)
     if by == "attention":
         yield _attentions(report, ledger.numbers, top or _LINES)
-    if by is None:
-        yield _groups("operator", ledger, _operator, top or _OPERATORS, idle=False)
     if report.device:
         from graphflops.render import time
 
         heads, lines = time.table(report, by, top)
         yield TextTable(heads, [Entry(line) for line in lines])
-
-
-def _operator(row: Row) -> str:
-    return operator_name(row.op)
 
 
 def _phases(report: Report, numbers: Numbers) -> TextTable:
@@ -192,7 +187,6 @@ def _attentions(report: Report, numbers: Numbers, most: int) -> TextTable:
     rest = sum(len(group) for _, group in groups[most:])
     if rest:
         entries.append(Entry([f"… {rest:,} more", *[""] * (len(heads) - 1)]))
-    # Without columns in which no line has anything.
     kept = [i for i in range(len(heads)) if not entries or any(entry.cells[i] for entry in entries)]
     entries = [replace(entry, cells=[entry.cells[i] for i in kept]) for entry in entries]
     return TextTable([heads[i] for i in kept], entries)

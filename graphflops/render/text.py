@@ -71,10 +71,7 @@ def _columns_of(character: str) -> int:
 
 
 def formula(dim: Dim, names: Mapping[str, str] = _OWN) -> str:
-    """A quantity for people, coefficients rounded: `209.4 k·batch·seq + 512·batch·seq²`.
-
-    names: of sizes, by default their own. Terms that differ only in a number in one name are one sum, `64·Σ past_0-31[2]`.
-    """
+    """A quantity for people, `209.4 k·batch·seq²`; terms that differ in a number of a name are one sum, `Σ past_0-31[2]`."""
     if isinstance(dim, int):
         return number(dim)
     texts = {atom: named(atom.text, names) for atoms in dim.terms for atom in atoms}
@@ -170,7 +167,6 @@ class Numbers:
         self._known: dict[Dim, int | None] = {}
 
     def value(self, quantity: Dim) -> int | None:
-        """The quantity as a number, or None where a size is not known."""
         if isinstance(quantity, int):
             return quantity
         if quantity not in self._known:
@@ -183,7 +179,6 @@ class Numbers:
         return number(value) if value is not None else shortened(self.formula(quantity), self._width)
 
     def formula(self, quantity: Dim) -> str:
-        """The whole formula of the quantity."""
         return formula(quantity, self._names)
 
     def memory(self, quantity: Dim) -> str:
@@ -195,7 +190,6 @@ class Numbers:
         return f"({text}) B" if " + " in text or " - " in text else f"{text} B"
 
     def amount(self, quantity: Dim, unit: Unit) -> str:
-        """The quantity in its unit."""
         return self.memory(quantity) if unit == "B" else self.count(quantity)
 
     def share(self, part: Dim, whole: Dim) -> str:

@@ -89,8 +89,6 @@ def _with_interval(time: PhaseTime) -> str:
 
 
 class _Share(Record, frozen=True):
-    """The times of several calls together, those of their gradients too."""
-
     name: str
     calls: int
     times: Sequence[CallTime]
@@ -141,7 +139,6 @@ def _key(report: Report, by: Cut | None) -> Callable[[Row], str | None]:
         return lambda row: starred(uses[row.node]) if row.node in uses else None
     split = {module: starred(module).split(".") for module in {row.module for row in report.rows}}
     timed = {row.module for row in report.rows if row.time is not None}
-    # The most components of paths that make no more than a screen of lines
     tried = [*{tuple(split[module]) for module in timed}][:_MOST_MODULES]
     depth = 1
     while depth < 12 and len({parts[: depth + 1] for parts in tried}) <= _LINES:

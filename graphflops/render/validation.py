@@ -20,10 +20,7 @@ _TOP = 20  # calls that a table shows
 
 
 def document(found: Validation, *, top: int | None = None, show_kernel: bool = False) -> Document:
-    """The results, then the calls that took longest, then every call that differs from its derived type or count.
-
-    top: calls of each table. show_kernel: show what was generated for our attention kernel.
-    """
+    """The results, the slowest calls, what differs. top: calls of each. show_kernel: what our attention kernel ran."""
     timed = sorted((n for n in found.nodes if n.seconds), key=lambda n: -(n.seconds or 0))[: top or _TOP]
     heads = (*_TIMED[:4], "predicted", *_TIMED[4:]) if found.profile else _TIMED
     longest = TextTable(heads, [Entry(_timed(node, found)) for node in timed], names=3)

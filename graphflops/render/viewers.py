@@ -1,8 +1,4 @@
-"""A report as files for other programs: a trace for Perfetto, a profile for speedscope, lines for `git diff`.
-
-The lines are exact and unaligned, one for each module and operator. Layers that are alike are written once, so that one more
-layer changes only one line and the totals.
-"""
+"""A report as files for other programs: traces for Perfetto, profiles for speedscope, exact lines for `git diff`."""
 
 from __future__ import annotations
 
@@ -38,10 +34,7 @@ _DEEPEST = 40  # modules around a call that are drawn
 
 
 def chrome_trace(report: Report) -> str:
-    """One event a call, under those of its modules and its phase; the gradients follow the forward, last call first.
-
-    Raises OptionError for a report without times.
-    """
+    """An event a call, module and phase; gradients follow the forward. OptionError for a report without times."""
     if not report.device:
         raise OptionError("--format chrome-trace: the report has no times: name a device with --device")
     tracks = {_PHASES: "phases", _MODULES: "modules", _CALLS: "calls"}
@@ -128,10 +121,7 @@ _PROFILES: dict[str, tuple[str, Callable[[Cost], Dim]]] = {
 
 
 def speedscope(report: Report) -> str:
-    """Profiles of time if a device is known, FLOPs, vector FLOPs and bytes, both phases together, at the known sizes.
-
-    Calls without cost are left out, and so are calls of unknown cost; a profile's name says how many those are.
-    """
+    """Profiles of time (on a device), FLOPs, vector FLOPs and bytes, both phases, without calls of no or unknown cost."""
     ledger = Ledger(report)
     frames, stacks = _stacks(report)
     groups = [ledger.group({kind: 1}) for kind in ledger.of]
@@ -208,8 +198,6 @@ _FORMULA = 2_000  # characters of a formula; a longer one is cut in the middle
 
 
 class _Module(ModuleNode):
-    """A module with the texts about its own calls and parameters."""
-
     texts: list[str] = field(default_factory=list)
 
     def lines(self) -> tuple[str, ...]:
@@ -230,10 +218,7 @@ class _Module(ModuleNode):
 
 
 def textconv(report: Report) -> str:
-    """Totals with their formulas, then the costs of each module's operators; alike layers are one.
-
-    Calls without cost are left out. Lines are not aligned with one another, so that only changed ones differ.
-    """
+    """Totals with formulas, then costs of each module's operators, unaligned; alike layers are one."""
     return "".join(f"{line}\n" for line in _lines(Measures(report)))
 
 

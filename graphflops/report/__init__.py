@@ -279,20 +279,14 @@ class Report(Rendered, Record, frozen=True):
         return Totals(cost, peak.peak_bytes, peak.peak_node, self.step_time)
 
     def by(self, grouping: Grouping, depth: int | None = None) -> dict[str, Cost]:
-        """Forward cost grouped by operator, by module path cut to `depth` components, or by source line.
-
-        Raises OptionError for another grouping.
-        """
+        """Forward cost by operator, source line, or module path cut to `depth` parts. OptionError for another grouping."""
         require_choice("by", grouping, get_args(Grouping))
         most = depth if grouping == "module" else None
         pairs = ((".".join(getattr(row, grouping).split(".")[:most]), row.cost) for row in self.rows)
         return {key: Cost.sum(costs) for key, costs in grouped(pairs).items()}
 
     def per(self, axis: str) -> Any:
-        """FLOPs for each entry of an input axis, such as a token `ids[1]`: a `PerItem`.
-
-        Raises ModelError where no input has that axis.
-        """
+        """FLOPs for each entry of an input axis, a token `ids[1]`: a `PerItem`. ModelError if no input has that axis."""
         return imported("graphflops.derived.items:per_item")(self, axis)
 
     def graph(self, level: GraphLevel = "call", depth: int | None = 2) -> Any:

@@ -1,7 +1,4 @@
-"""A report as JSON and back, as docs/report.md describes it: derived from the classes of report.py.
-
-A quantity without symbols is a plain integer, one with symbols is `{"value": int or null, "formula": str}`.
-"""
+"""A report as JSON and back, derived from its classes; a quantity is an integer, or has its value and formula."""
 
 from __future__ import annotations
 

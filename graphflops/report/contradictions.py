@@ -61,11 +61,7 @@ def impossible(report: Report) -> list[Diagnostic]:
 
 
 def saved(report: Report) -> Report:
-    """A report as read from JSON, with a diagnostic for each total that its rows contradict.
-
-    Raises FileError if an amount is negative: amounts that cancel one another would hide a cost; if a time is outside of its
-    interval; and if memory is held at moments that a timeline does not have.
-    """
+    """A report from JSON, a diagnostic for each contradicted total; FileError for impossible amounts, times and moments."""
     for name, amount in _amounts(report):
         value = evaluate(amount, report.values)
         if value is not None and value < 0:
@@ -200,10 +196,7 @@ def _peaks(report: Report) -> Iterator[tuple[str, Dim | None, Dim | None]]:
 
 
 def _update(report: Report) -> Iterator[str]:
-    """Costs that the optimizer cannot have: more than of all parameters or, if these have one type, unequal shares of it.
-
-    Optimizers that treat matrices differently are not checked.
-    """
+    """Costs that no optimizer has: more than of all parameters or, if these have one type, unequal shares of it."""
     step, training, types = report.optimizer, report.training, report.parameter_dtypes
     if step is None or training is None or training.optimizer in _BY_SHAPE:
         return

@@ -1,7 +1,4 @@
-"""Findings of an audit or a budget check: each has a stable code, a place in the model and a fix.
-
-Its neighbours are the modules, else the operators, that make the operands of its call and read its results.
-"""
+"""Findings of an audit or a budget check: each has a stable code, a place in the model, with its neighbours, and a fix."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ HeldKind = Literal[
     "input", "value", "saved", "workspace", "nested", "gradient",
     "weight", "buffer", "optimizer", "temporary", "library",
 ]  # fmt: skip
-# The entry of a ledger that memory of a kind is part of.
 ENTRIES: Mapping[HeldKind, str] = {
     "weight": "weights",
     "buffer": "buffers",

@@ -105,7 +105,6 @@ class Summary(Struct):
 
     @property
     def done(self) -> int:
-        """All rows that are in the table now."""
         return self.skipped + sum(self.by_status.values())
 
 
@@ -259,10 +258,7 @@ def _here(workers: int, known: frozenset[str]) -> Iterator[Any]:
 def _windowed(
     jobs: Sequence[Job], submit: Callable[[Job], Any], most: int, summary: Summary, check: Callable[[], None]
 ) -> Iterator[Result]:
-    """Results as they come, `most` jobs in flight; after Ctrl-C those in flight are finished and no more are begun.
-
-    submit: returns a future. check: called each second in which nothing comes; raises where nothing will come any more.
-    """
+    """Results as they come, `most` in flight, none begun after Ctrl-C. check: called each second without a result."""
     waiting = iter(jobs)
     flying: set[Any] = set()
     done: Queue[Any] = Queue()

@@ -1,7 +1,4 @@
-"""Views of tables of a scan: a page, the changes between two, and the rows that break a policy (limits of a budget).
-
-The page is sortable and filterable, opened from disk, without network.
-"""
+"""Views of tables of a scan: a page, the changes between two, and the rows that break a policy (limits of a budget)."""
 
 from __future__ import annotations
 
@@ -124,10 +121,7 @@ _COLUMNS = (
 
 
 def checked(path: str, policy: BudgetFile) -> tuple[Findings, int]:
-    """The findings of the rows that break the policy, and the number of rows that it is for.
-
-    Raises FileError for a limit that a table cannot answer: of modules, of operators, of serving, or relative to a baseline.
-    """
+    """Findings of the rows that break the policy, and how many it is for. FileError for limits that no table answers."""
     for budget in policy.budgets:
         if len(budget.limits) > 1 or budget.forbid or budget.relative or budget.sizes.serving:
             what = "modules, forbid, serving and relative limits need the models: check these, or leave the limits out"
@@ -259,7 +253,6 @@ def _cell(value: Any) -> Any:
 
 
 def _together(rows: list[dict[str, Any]]) -> str:
-    """What rows of one binding cost in all."""
     flops = sum(row["matrix_flops"] or 0 for row in rows)
     held = sum(row["parameters"] or 0 for row in rows)
     moved = sum((row["read_bytes"] or 0) + (row["written_bytes"] or 0) for row in rows)

@@ -246,7 +246,6 @@ TableName = Literal["results", "calls", "modules", "findings"]
 COSTS: tuple[str, ...] = (*(quantity.name for quantity in REPORTED), "peak_bytes")
 PHASES = ("backward", "optimizer", "step")
 TIMES = ("seconds", "low", "high")
-# What identifies a row's file and sizes, in every table.
 KEY: dict[str, Kind] = {"sha256": "text", "path": "text", "binding": "text"}
 
 

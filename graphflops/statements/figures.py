@@ -1,8 +1,4 @@
-"""FLOPs of one run or training step of a program under named conventions.
-
-Thresholds of laws on training compute, which are data, and where a run stands against each.
-Hours and energy of a run: as they are given, or predicted from the profile of a device.
-"""
+"""FLOPs of a run by named conventions, thresholds of laws (data) on them, hours and energy, given or predicted."""
 
 from __future__ import annotations
 
@@ -93,10 +89,7 @@ def figures(report: Report, axis: str) -> Figures:
 
 
 def token_axis(program: Graph | Report) -> str:
-    """The axis of the tokens: the second axis of the first integer input with two or more axes.
-
-    Raises ModelError if there is none, or if a report says that the program looks up no tokens.
-    """
+    """The axis of tokens, the second of the first integer input with several. ModelError if there is none."""
     if isinstance(program, Report):
         entered: list[tuple[str, object]] = [*program.inputs] if "tokens" in items(program) else []
     else:
@@ -184,10 +177,7 @@ class Verdict(msgspec.Struct, frozen=True):
 def verdicts(
     name: str, flops: Flops, original: float | None, *, modifies: bool, at_least: bool
 ) -> Iterator[Verdict]:
-    """Where a run of so many FLOPs stands against the thresholds that it is asked about.
-
-    original: FLOPs of the model that it modifies. modifies: whether it modifies one. at_least: its FLOPs may be more.
-    """
+    """Where a run stands against thresholds. original: FLOPs of the model it modifies. at_least: it may take more."""
     data = (Path(__file__).parent / "thresholds.json").read_bytes()
     for one in msgspec.json.decode(data, type=list[Threshold]):
         is_whole = one.of == "training"

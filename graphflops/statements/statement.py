@@ -66,7 +66,6 @@ class Stage(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """What it does."""
         return self.name.partition("/")[0]
 
 
@@ -381,7 +380,6 @@ def _assumed(
 
 
 def _of_stage(one: _Priced) -> Iterator[str]:
-    """The assumptions about a stage."""
     report, name = one.report, one.cost.name
     if one.stage.length is None and one.cost.length is not None and not report.assumed:
         yield f"{name}: sequences of {one.cost.length:,}, as the program was exported; --length gives another"

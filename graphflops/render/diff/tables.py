@@ -11,7 +11,7 @@ from graphflops.cost import REPORTED
 from graphflops.render.diff.words import NAMES, before_after, delta, fact_words, path_of, share, tag, type_of
 from graphflops.render.formats import UNLIMITED
 from graphflops.render.tables import Entry, TextTable
-from graphflops.render.text import formula, safe, shortened
+from graphflops.render.text import count_of, formula, safe, shortened
 from graphflops.report import HELD, Grouping
 from graphflops.tensor import grouped
 
@@ -76,19 +76,16 @@ def modules(comparison: Comparison, depth: int | None, most: int, quantities: in
     """The modules that changed, the sum of all others, and the total. quantities: how many are shown beside the main one."""
     folds = comparison.folded
     figures = [both(fold.figures, fold.backward) for fold in folds]
-    lead, beside = _columns(figures, quantities)
+    columns = _Columns(comparison, figures, quantities)
     if depth is not None:
-        return _cut(comparison, depth, most, lead, beside)
+        return _cut(columns, depth, most)
     entries = []
     for fold, part in zip(folds[:most], figures[:most], strict=True):
         label = " ".join(part for part in (tag(fold.first), path_of(fold)) if part)
         label += f" (x{len(fold.members):,})" if len(fold.members) > 1 else ""
-        # The differences of a module, or its type if there are none.
         what = ", ".join(fact_words(fold.first, fold.figures.get("masked_flops"), most=2))
-        cells = [label, what or type_of(fold.first), *_cells(part, lead, beside)]
-        entries.append(Entry(cells, path=label, alarming=fold.first.after_unknown > 0))
-    entries += _last(comparison, figures[most:], lead, beside, "module", comparison.unchanged)
-    return TextTable(("module", "what", *_heads(lead, beside)), entries, names=2)
+        entries.append(columns.entry(label, what or type_of(fold.first), part, fold.first.after_unknown))
+    return columns.table(("module", "what"), entries, figures[most:], comparison.unchanged, names=2)
 
 
 def groups(
@@ -97,86 +94,80 @@ def groups(
 ) -> TextTable:  # fmt: skip
     """Operators or source lines whose work changed."""
     figures = [both(group.figures, group.backward) for group in changed]
-    lead, beside = _columns(figures, quantities)
+    columns = _Columns(comparison, figures, quantities)
     entries = []
-    for group, summed_up in zip(changed[:most], figures, strict=False):
+    for group, part in zip(changed[:most], figures, strict=False):
         state = "[new] " if group.before is None else "[gone] " if group.after is None else ""
         name = safe((group.after if group.after is not None else group.before) or "", 120) or f"(no {head})"
         if group.before is not None and group.after is not None and group.before != group.after:
             name = f"{safe(group.before, 80) or f'(no {head})'} → {name}"
         calls = f"{group.before_calls:,} → " if group.before_calls != group.after_calls else ""
-        label = state + name
-        cells = [label, f"{calls}{group.after_calls:,}", *_cells(summed_up, lead, beside)]
-        entries.append(Entry(cells, path=label, alarming=group.after_unknown > 0))
-    entries += _last(comparison, figures[most:], lead, beside, head, unchanged)
-    return TextTable((head, "calls", *_heads(lead, beside)), entries)
+        calls += f"{group.after_calls:,}"
+        entries.append(columns.entry(state + name, calls, part, group.after_unknown))
+    return columns.table((head, "calls"), entries, figures[most:], unchanged)
 
 
-def _cut(comparison: Comparison, depth: int, most: int, lead: str, beside: Sequence[str]) -> TextTable:
+def _cut(columns: _Columns, depth: int, most: int) -> TextTable:
     """Changes added up by the first components of the module's path."""
-    changes = ((change.path.split(".")[:depth], change) for change in comparison.modules)
-    cut = grouped((".".join(path), both(change.figures, change.backward)) for path, change in changes)
+    changes = columns.comparison.modules
+    cut = grouped((".".join(one.path.split(".")[:depth]), both(one.figures, one.backward)) for one in changes)
+    ranked = sorted(cut.items(), key=lambda item: -abs(sum(f[columns.lead].delta or 0 for f in item[1])))
     entries = []
-    ranked = sorted(cut.items(), key=lambda item: -abs(sum(f[lead].delta or 0 for f in item[1])))
     for path, parts in ranked[:most]:
         label = safe(path, 120) or "(the model itself)"
-        cells = _cells(summed(parts), lead, beside)
-        entries.append(Entry([label, f"{len(parts):,}", "", "", *cells[2:3], "", *cells[4:]], path=label))
+        _, _, delta, _, *others = columns.cells(summed(parts))
+        entries.append(Entry([label, f"{len(parts):,}", "", "", delta, "", *others], path=label))
     rest = [figures for _, parts in ranked[most:] for figures in parts]
-    entries += _last(comparison, rest, lead, beside, "module", comparison.unchanged)
-    return TextTable(("module", "changes", *_heads(lead, beside)), entries)
+    return columns.table(("module", "changes"), entries, rest, columns.comparison.unchanged)
 
 
-def _heads(lead: str, beside: Sequence[str]) -> tuple[str, ...]:
-    """Before and after are of the leading quantity; a quantity's own column holds its delta."""
-    return ("before", "after", BRIEF.get(lead, NAMES[lead]), "%", *(BRIEF[name] for name in beside))
+class _Columns:
+    """Before, after, delta and percent of the leading quantity that changed, and the deltas of `most` others."""
 
+    def __init__(self, comparison: Comparison, figures: Sequence[Mapping[str, Figure]], most: int) -> None:
+        def changed(*names: str) -> bool:
+            return any(name in part and part[name].differs for part in figures for name in names)
 
-def _cells(figures: Mapping[str, Figure], lead: str, beside: Sequence[str]) -> list[str]:
-    """Before, after, delta and percent of the leading quantity, and the deltas of the others."""
-    figure = figures[lead]
-    cells = [*before_after(lead, figure), delta(lead, figure), share(figure)]
-    for name in beside:
-        known = figure_of(name, figures) if name in (*figures, "traffic") else None
-        cells.append("" if known is None else delta("read_bytes" if name == "traffic" else name, known))
-    return ["" if cell == "0" and index >= 4 else cell for index, cell in enumerate(cells)]
+        self.comparison = comparison
+        self.lead = next((name for name in _LEADS if changed(name)), "matrix_flops")
+        parts = {name: ("read_bytes", "written_bytes") if name == "traffic" else (name,) for name in BRIEF}
+        self.beside = [name for name, of in parts.items() if self.lead not in of and changed(*of)][:most]
+
+    def cells(self, figures: Mapping[str, Figure]) -> list[str]:
+        figure = figures[self.lead]
+        cells = [*before_after(self.lead, figure), delta(self.lead, figure), share(figure)]
+        for name in self.beside:
+            known = figure_of(name, figures) if name in (*figures, "traffic") else None
+            change = "" if known is None else delta("read_bytes" if name == "traffic" else name, known)
+            cells.append("" if change == "0" else change)
+        return cells
+
+    def entry(self, label: str, what: str, figures: Mapping[str, Figure], unknown: int = 0) -> Entry:
+        return Entry([label, what, *self.cells(figures)], path=label, alarming=unknown > 0)
+
+    def table(
+        self, heads: tuple[str, str], entries: list[Entry], rest: Sequence[Mapping[str, Figure]], unchanged: int,
+        names: int = 1,
+    ) -> TextTable:  # fmt: skip
+        """The lines, then the sum of those left out, the number of unchanged ones, and the total."""
+        if rest:
+            entries.append(self.entry(f"… {len(rest):,} more that changed", "", summed(rest)))
+        if unchanged:
+            label = f"… {count_of(unchanged, heads[0])} unchanged"
+            figures = ["", "", measured(self.lead, 0), "", *[""] * len(self.beside)]
+            entries.append(Entry([label, "", *figures], path=label))
+        totals = self.comparison.totals
+        phases = [totals[phase] for phase in ("forward", "backward") if phase in totals]
+        whole = {name: added([phase[name] for phase in phases]) for name in WORK}
+        entries.append(self.entry("total", "", {**whole, "parameters": phases[0]["parameters"]}))
+        lead = BRIEF.get(self.lead, NAMES[self.lead])
+        of = ("before", "after", lead, "%", *(BRIEF[name] for name in self.beside))
+        return TextTable((*heads, *of), entries, names)
 
 
 def figure_of(name: str, figures: Mapping[str, Figure]) -> Figure:
     """A quantity, or "traffic": bytes read and written together."""
     return added((figures["read_bytes"], figures["written_bytes"])) if name == "traffic" else figures[name]
-
-
-def _columns(figures: Sequence[Mapping[str, Figure]], most: int) -> tuple[str, list[str]]:
-    """The quantity that is shown in full, and the changed ones, whose deltas are shown, `most` of them."""
-
-    def changed(name: str) -> bool:
-        return any(name in part and part[name].differs for part in figures)
-
-    lead = next((name for name in _LEADS if changed(name)), "matrix_flops")
-    beside = []
-    for name in BRIEF:
-        quantities = ("read_bytes", "written_bytes") if name == "traffic" else (name,)
-        if lead not in quantities and any(changed(quantity) for quantity in quantities):
-            beside.append(name)
-    return lead, beside[:most]
-
-
-def _last(
-    comparison: Comparison, rest: Sequence[Mapping[str, Figure]], lead: str, beside: Sequence[str], noun: str,
-    unchanged: int,
-) -> Iterator[Entry]:  # fmt: skip
-    """The last lines: the sum of the lines left out, the number of unchanged ones, and the total."""
-    if rest:
-        label = f"… {len(rest):,} more that changed"
-        yield Entry([label, "", *_cells(summed(rest), lead, beside)], path=label)
-    if unchanged:
-        label = f"… {unchanged:,} {noun}{'' if unchanged == 1 else 's'} unchanged"
-        yield Entry([label, "", "", "", measured(lead, 0), "", *([""] * len(beside))], path=label)
-    phases = [comparison.totals[phase] for phase in ("forward", "backward") if phase in comparison.totals]
-    whole = {name: added([phase[name] for phase in phases]) for name in WORK}
-    whole["parameters"] = phases[0]["parameters"]
-    yield Entry(["total", "", *_cells(whole, lead, beside)], path="total")
 
 
 def both(forward: Mapping[str, Figure], backward: Mapping[str, Figure]) -> Mapping[str, Figure]:

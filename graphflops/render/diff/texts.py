@@ -24,10 +24,7 @@ _BESIDE = ("parameters", "traffic", "vector_flops", "transcendentals", "masked_f
 
 
 def causes(comparison: Comparison, lines: int, room: int | None = None) -> Iterator[TextTable]:
-    """The table of causes in at most `lines` lines, of which one counts those left out; no table where no module changed.
-
-    room: columns for the words.
-    """
+    """The table of causes in `lines` lines, the last counts those left out; none for no change. room: for the words."""
     found = comparison.causes
     if not found:
         return
@@ -174,10 +171,7 @@ def table(
     comparison: Comparison, *, by: Grouping | None = None, depth: int | None = None, top: int | None = None,
     verbose: bool = False, width: int = 120, color: bool = False,
 ) -> str:  # fmt: skip
-    """The answer, then what changed, one cause a line: twelve lines at most, one where nothing differs.
-
-    With `verbose`, or any choice of a table, every total and the modules, operators or source lines that changed follow.
-    """
+    """The answer, then a line for each cause, twelve at most; then tables, if `verbose` or a choice asks for them."""
     page = Page(width, color)
     first, *others = words.headlines(comparison, verbose=verbose)
     page.line((first, "bold"))
@@ -204,10 +198,7 @@ def markdown(
     comparison: Comparison, *, by: Grouping | None = None, depth: int | None = None, top: int | None = None,
     verbose: bool = False, limit: int | None = COMMENT,
 ) -> str:  # fmt: skip
-    """The answer, then what changed, one cause a line: twelve lines at most; every total and table is folded below these.
-
-    One line where nothing differs. Of an export the answer alone, unless more is asked for. limit: characters.
-    """
+    """The answer, then a line for each cause, and folded tables. Of an export the answer alone. limit: characters."""
     first, *others = words.headlines(comparison, verbose=verbose)
     lines = [f"**{escaped(first)}**"]
     brief = not (verbose or by or top) and depth is None
@@ -241,10 +232,7 @@ _SIDES = ("before", "after", "delta")
 
 
 def csv(comparison: Comparison, *, by: Grouping | None = None, top: int | None = None) -> str:
-    """One line a module that changed, or an operator, or a source line; quantities before, after and delta.
-
-    A quantity is an integer, or its formula where a size has no value. top: lines kept, from the first.
-    """
+    """One line a module, operator or source line that changed: integers, or formulas, before, after and their delta."""
     is_modules = by in (None, "module")
     changed: Sequence[ModuleChange | GroupChange] = (
         comparison.modules if is_modules else comparison.ops if by == "op" else comparison.sources

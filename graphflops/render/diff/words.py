@@ -1,8 +1,4 @@
-"""What changed, in words: the lines that every rendering of a comparison says first; what its programs are called.
-
-Also quantities before and after (both sides, delta, percentage), and for an export check a line for each kind of
-difference, unexplained ones first.
-"""
+"""What changed, in words: the first lines of every rendering of a comparison, quantities before and after, the ledger."""
 
 from __future__ import annotations
 
@@ -81,7 +77,6 @@ def ledger_lines(comparison: Comparison, *, verbose: bool = False) -> list[str]:
     return [*lines, f"and {rest:,} more explained kinds of differences (-v lists them)"] if rest else lines
 
 
-# What an entry counts, and what is said about it.
 _COUNTED: Mapping[LedgerKind, tuple[str, str]] = {
     "parameters_lost": ("trained parameter", "missing"),
     "cannot_run": ("call", "that cannot run"),
@@ -147,17 +142,13 @@ _FACTS = 3  # facts of one module in a line
 
 
 def headlines(comparison: Comparison, *, verbose: bool = False) -> list[str]:
-    """The answer: operators of unknown cost, by how much the whole changed, and what changed of the program itself.
-
-    Of an export: whether it keeps the work, and the ledger, all of it if `verbose`.
-    """
+    """The answer and what changed of the program itself; of an export the ledger, all of it if `verbose`."""
     if comparison.export:
         return [_whole(comparison), *device_lines(comparison), *ledger_lines(comparison, verbose=verbose)]
     general = [*_general(comparison)]
     rest = [f"{len(general) - _GENERAL:,} more changes of sizes and inputs"]
     said = general if verbose or len(general) <= _GENERAL + 1 else [*general[:_GENERAL], *rest]
     whole = [*_coverage(comparison), _whole(comparison), *device_lines(comparison)]
-    # The other totals that changed, in percent of their old values.
     figures = comparison.totals.get("step") or comparison.totals["forward"]
     others = [name for name in _OTHERS if abs(figures[name].percent or 0) >= LEAST_SHARE]
     shares = [f"{NAMES[name]} {share(figures[name])} %" for name in others if name != _instead(figures)]
@@ -370,7 +361,7 @@ def _said(fact: Fact) -> str:
         case "fused":
             return f"work of {before} is here" if before else f"work is in {after}"
         case "heads":
-            return f"{fact.what} heads {safe(fact.before, 20)} → {safe(fact.after, 20)}"
+            return f"{fact.what} heads {before} → {after}"
         case "operand":
             what = safe(fact.what, 40)
             return f"without {what} {before}" if before else f"with {what} {after}"
@@ -380,7 +371,7 @@ def _said(fact: Fact) -> str:
                 return f"{what} no longer shared with {before}"
             return f"{what} shared with {after} now" + (f", with {before} before" if before else "")
         case "times":
-            return f"runs {safe(fact.before, 40)} → {safe(fact.after, 40)} times"
+            return f"runs {before} → {after} times"
         case "calls":
             change = int(fact.after) - int(fact.before)
             return f"{change:+,} {short_op(fact.what)}" if change else f"{short_op(fact.what)} otherwise"

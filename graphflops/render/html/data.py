@@ -158,11 +158,9 @@ class _Parts:
         self._formulas: dict[Dim, int] = {}
 
     def shown(self, name: str) -> str:
-        """A name from a file as harmless text."""
         return safe(name, self.letters)
 
     def name(self, name: str) -> int:
-        """The place of a name."""
         return self.names.setdefault(name, len(self.names))
 
     def formula(self, dim: Dim, report: Report, *, pretty: bool = False) -> int:
@@ -245,7 +243,6 @@ class _Calls:
         name, folded, lines = parts.name, self._folded(most), list[list[int]]()
         known: dict[int, int] = {}  # the place of the cost of each kind
         rest: dict[tuple[Any, ...], tuple[int, Counter[int]]] = {}
-        # Every row goes to its entry. Entries are in the order of their first rows.
         for row, kind in zip(report.rows, ledger.of, strict=True):
             place, op = layout.home[number][tree.by_path[row.module]], operator_name(row.op)
             cost, dtype, time = ledger.kinds[kind], row.matrix_dtype, round(row.seconds * SECOND)
@@ -316,10 +313,7 @@ class Layout(Struct):
 
 
 def laid_out(trees: Sequence[Tree], most: int, limit: int) -> Layout:
-    """One tree for all sides.
-
-    most: places under one place; the lightest others share one. limit: places in all; modules below belong to the last.
-    """
+    """One tree for all sides. most: places under one, the lightest share one. limit: places; those below join the last."""
     layout = Layout([], [{} for _ in trees])
     parents = [-1]  # by level, the place around the next one
     for place, line in enumerate(placed(trees, most, limit=limit)):

@@ -58,11 +58,11 @@ def html(found: Comparison) -> str:
         operators=not found.export,
     )
     title, plain = " → ".join(titles), fragment(found)
+    alone = scripted(data, title, plain)
     if found.export:  # which always changes operators
-        return scripted(data, title, plain)
+        return alone
     graph = joined(found, _moved(found))
     note = "Figures are those of each program's own sizes."
-    alone = scripted(data, title, plain)
     return scripted(data, title, plain, fitted(graph, found.new.modules, alone, note))
 
 

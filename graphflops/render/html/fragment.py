@@ -23,6 +23,7 @@ from graphflops.render.text import safe, shortened
 from graphflops.report import Report
 from graphflops.version import __version__
 
+FOLDER = Path(__file__).parent
 _FORMULA = 100  # characters of a formula shown
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"}
 
@@ -78,7 +79,7 @@ def _cells(tag: str, attributes: Sequence[str], cells: Sequence[str], level: int
 
 def page(title: str, body: str, style: str = "", script: str = "") -> str:
     """A page of HTML. style: by default that of a plain text with tables and charts. script: "" for a page without any."""
-    style = style or read(Path(__file__).parent, "plain.css")
+    style = style or read(FOLDER, "plain.css")
     sources = [f"style-src {_hashed(style)}", *[f"script-src {_hashed(script)}"] * bool(script)]
     policy = "; ".join(("default-src 'none'", *sources, "base-uri 'none'", "form-action 'none'"))
     return f"""<!DOCTYPE html>
@@ -107,11 +108,9 @@ def read(folder: Path, *names: str, between: str = "") -> str:
 
 
 def _hashed(text: str) -> str:
-    """The hash of a script or style, as a policy names it."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-# By the name of a class; other classes are shown as their document.
 _OF = {
     "Report": "graphflops.render.html.fragment:fragment",
     "Comparison": "graphflops.render.html.diff:fragment",
@@ -125,7 +124,6 @@ def notebook(value: Any) -> str:
     return str(imported(form)(value)).replace("\n", " ")
 
 
-_HERE = Path(__file__).parent
 # In the order in which they build on each other; together they are one script.
 SCRIPTS = (
     "formula.js", "text.js", "dom.js", "model.js", "sizes.js", "summary.js", "changes.js", "icicle.js",
@@ -142,18 +140,15 @@ def inert(data: bytes) -> str:
 
 
 def scripted(data: str, title: str, plain: str, given: str = "", scripts: tuple[str, ...] = SCRIPTS) -> str:
-    """A page that shows data, as `page_data` gives them, by these scripts.
-
-    plain: HTML for a reader whose browser runs no script. given: HTML that is inserted unchanged.
-    """
+    """A page of data as `page_data` gives them. plain: HTML for readers without script. given: HTML inserted unchanged."""
     machines = inert(json.dumps(devices()).encode())
     body = f"""<noscript>{plain}</noscript>
 <main id="page">{given}</main>
 <script type="application/json" id="data">{data}</script>
 <script type="application/json" id="devices">{machines}</script>"""
-    parts = read(_HERE, *scripts, between="\n")
+    parts = read(FOLDER, *scripts, between="\n")
     script = f'"use strict";\n(() => {{\n{parts}\n}})();\n'
-    return page(f"{title} · graphflops", body, read(_HERE, "page.css", "picture.css"), script)
+    return page(f"{title} · graphflops", body, read(FOLDER, "page.css", "picture.css"), script)
 
 
 def devices() -> list[dict[str, object]]:

@@ -47,11 +47,7 @@ Words = Callable[[int], str]
 def plot(
     key: str, name: str, across: str, curves: Sequence[Curve], told: Words, named: Words = "{:,}".format
 ) -> str:
-    """The picture.
-
-    key: letters that no other picture of the page has. name: of the quantity. across: of the sizes.
-    told, named: a quantity and a size as text.
-    """
+    """The picture. key: its own on the page. name: of the quantity. across: of the sizes. told, named: both as text."""
     sizes = sorted({size for curve in curves for size, _ in curve.points})
     values = [value for curve in curves for _, value in curve.points]
     x = Axis(sizes[0], sizes[-1], _spread(sizes))
@@ -88,7 +84,6 @@ def _ends(curve: Curve, told: Words, named: Words) -> str:
 
 
 def _spread(values: Sequence[int]) -> bool:
-    """True if the values are spread so far that the axis should be logarithmic."""
     return min(values) > 0 and max(values) >= _LOG_FROM * min(values)
 
 

@@ -1,7 +1,4 @@
-"""The page of a report, alone or with a section on several sizes: a table, and pictures of quantities that grow.
-
-For a sweep the section has its points, for a plan of serving curves of latency against throughput.
-"""
+"""The page of a report, alone or with a section on several sizes: points of a sweep, or latencies of a plan of serving."""
 
 from __future__ import annotations
 

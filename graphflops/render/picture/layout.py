@@ -54,10 +54,7 @@ def columns(points: Points, rows: Sequence[Sequence[int]], boxes: int, apart: fl
 
 
 def _alignable(points: Points, rows: Sequence[Sequence[int]], boxes: int) -> set[Pair]:
-    """Pairs of neighbours that may share a column, in both directions.
-
-    A long line stays in its own column, boxes prefer boxes, and a pair that crosses a long line does not bend it.
-    """
+    """Pairs of neighbours that may share a column, both ways: long lines do not bend, and boxes prefer boxes."""
     found = set()
     for upper, lower in pairwise(rows):
         at = {point: place for place, point in enumerate([*upper, *lower])}
@@ -164,7 +161,6 @@ def layout(boxes: Sequence[Box], edges: Iterable[tuple[int, int]]) -> Layout:
     left = min((x[p] - points.extent[p][0] for p in range(len(x))), default=0)
     x = [round(each - left, 1) for each in x]
     width = max((each + points.extent[p][1] for p, each in enumerate(x)), default=0)
-    # Top and bottom of each layer; the further sideways lines go, the more height there is between layers.
     bands, y = [], 0.0
     for row in rows:
         high = max((boxes[p].height for p in row if p < len(boxes)), default=0.0)

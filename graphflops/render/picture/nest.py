@@ -56,10 +56,7 @@ class Sheet(Struct):
 
 
 def shown(graph: networkx.MultiDiGraph) -> list[Any]:
-    """The nodes that a picture shows, each after those that it depends on.
-
-    Weights are part of the calls that read them; calls that cost nothing and whose results nobody reads are left out.
-    """
+    """The nodes of a picture, each after those that it depends on, without weights and unread calls that cost nothing."""
     order = {name: place for place, name in enumerate(graph)}
     try:
         names = list(networkx.lexicographical_topological_sort(graph, key=order.__getitem__))
@@ -184,12 +181,10 @@ class _Nest:
         return found
 
     def is_free(self, call: str) -> bool:
-        """Whether it is a call without FLOPs."""
         facts = self.facts[call]
         return facts.get("kind") == "call" and facts.get("flops") == 0 and facts.get("exact") == "exact"
 
     def joined(self, around: Part, parts: list[Part], label: str) -> Part:
-        """Several parts of a part joined as one."""
         times = len(around.turns)
         calls = ([call for part in parts for call in _share(part, turn, times)] for turn in range(times))
         made = Part(around.level, False, [Turn(each) for each in calls], parts)
@@ -261,10 +256,7 @@ def _share(part: Part, turn: int, times: int) -> list[str]:
 
 
 def joined(found: Comparison, old: Report) -> networkx.MultiDiGraph:
-    """The calls of the new program and those that are gone, each `new`, `gone`, `changed` or without a status; edges alike.
-
-    old: the old program under the module paths of the new one. A call that reads other values than before is changed, too.
-    """
+    """Both programs in one graph: calls and edges `new`, `gone`, `changed` or neither. old: under the new module paths."""
     programs = Program(old), Program(found.new)
     before, graph = (program.calls for program in programs)
     pairs = _pairs(found, *programs)

@@ -1,22 +1,17 @@
-"""A graph as an SVG picture, and as a page: boxes in layers from input to output, larger and darker the more they cost.
-
-A box shows lines of text, which determine its size, and its share of the cost. The page is one HTML file without network,
-where modules open into their calls.
-"""
+"""A graph as an SVG picture, and as a page where modules open: boxes in layers, darker the more they cost."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cache
 from itertools import pairwise
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any, Literal
 
 import networkx
 
 from graphflops.base.record import Record
 from graphflops.base.units import memory, number, parameters, percent, seconds
-from graphflops.render.html.fragment import escaped, scripted
+from graphflops.render.html.fragment import FOLDER, escaped, read, scripted
 from graphflops.render.picture.layout import Box, Route, layout
 from graphflops.render.picture.nest import Item, Sheet, flat, nested
 from graphflops.render.text import count_of, operator_name, safe
@@ -25,7 +20,6 @@ from graphflops.report import Report, size_names
 By = Literal["flops", "bytes", "time", "memory"]
 WORDS = {"flops": "FLOPs", "bytes": "bytes moved", "time": "time", "memory": "memory"}
 _UNITS = {"flops": " FLOPs", "bytes": " moved", "time": "", "memory": " held"}
-# The mark in the corner of a box, and its word.
 MARKS = {
     "new": ("+", "added"),
     "gone": ("−", "removed"),
@@ -66,7 +60,6 @@ class Face(Record, frozen=True):
 
     @property
     def box(self) -> Box:
-        """The room that it takes."""
         texts = zip(self.lines, [_FIRST, *[_SMALL] * (len(self.lines) - 1)], strict=True)
         width = max(text_width(line, size, bold=size == _FIRST) for line, size in texts)
         high = 11 + LINE * len(self.lines) + _GROWTH * self.share**0.5
@@ -153,7 +146,6 @@ def _shape(facts: Mapping[str, Any]) -> str:
 
 
 def _about(item: Item, leaving: Collection[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Every fact of a box, a line each."""
     facts = item.facts
     lines = [
         ("", str(facts.get("module") or item.label)),
@@ -173,7 +165,6 @@ def _about(item: Item, leaving: Collection[Mapping[str, Any]]) -> tuple[str, ...
 _MARGIN = 16.0
 # Opacity of a box's colour if it costs everything, and the least if it costs anything.
 _HOTTEST, _LEAST_HEAT = (0.62, 0.05)
-# Arrow heads, and the hatching of what is unknown.
 DEFINITIONS = (
     '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" '
     'markerUnits="userSpaceOnUse" orient="auto"><path class="head" d="M0 1 7 4 0 7z"/></marker>'
@@ -186,9 +177,10 @@ def svg(graph: networkx.MultiDiGraph, *, by: By = "flops") -> str:
     """The graph as a picture that stands alone, as `Report.graph` makes it. by: the cost that size and colour show."""
     drawn, width, height = markup(flat(graph), by, whole(graph, by))
     width, height = width + 2 * _MARGIN, height + 2 * _MARGIN
+    style = read(FOLDER, "picture.css")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 0 {width:.0f} {height:.0f}" '
-        f'width="{width:.0f}" height="{height:.0f}" role="img"><title>{named(graph)}</title><style>{style()}</style>'
+        f'width="{width:.0f}" height="{height:.0f}" role="img"><title>{named(graph)}</title><style>{style}</style>'
         f'{DEFINITIONS}<rect class="paper" width="100%" height="100%"/>'
         f'<g transform="translate({_MARGIN:g} {_MARGIN:g})">{drawn}</g></svg>\n'
     )
@@ -197,12 +189,6 @@ def svg(graph: networkx.MultiDiGraph, *, by: By = "flops") -> str:
 def named(graph: networkx.MultiDiGraph) -> str:
     """The name of a graph, as HTML."""
     return escaped(PurePath(str(graph.graph.get("name", ""))).name or "graph")
-
-
-@cache
-def style() -> str:
-    """The style of pictures."""
-    return (Path(__file__).parents[1] / "html" / "picture.css").read_text("utf-8")
 
 
 def whole(graph: networkx.MultiDiGraph, by: By) -> float:
@@ -216,10 +202,7 @@ def whole(graph: networkx.MultiDiGraph, by: By) -> float:
 def markup(
     sheet: Sheet, by: By, total: float, opens: Callable[[Item], str] = lambda _: ""
 ) -> tuple[str, float, float]:
-    """Boxes and lines as SVG elements, and the size of the picture. opens: the name of the sheet that a box holds.
-
-    For the page that opens boxes, a box names its size and its sheet, and a line the boxes that it joins.
-    """
+    """Boxes and lines as SVG, and the size of the picture. opens: the name of the sheet that a box holds."""
     shown = faces(sheet, by, total)
     boxes = [each.box for each in shown]
     found = layout(boxes, sheet.links)
@@ -371,7 +354,6 @@ def section(
 
 
 def _legend(graph: networkx.MultiDiGraph, by: By) -> list[str]:
-    """What sizes, colours and marks of boxes mean."""
     facts = [found for _, found in graph.nodes(data=True)]
     statuses = {str(found["status"]) for found in facts if found.get("status") in MARKS}
     marks = [f"{mark} {word}" for name, (mark, word) in MARKS.items() if name in statuses]

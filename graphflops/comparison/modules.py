@@ -1,21 +1,110 @@
-"""Pairs the modules of two programs: by path and type, then by position, then by contents.
+"""The trees of modules of two programs, where equal modules have equal signatures; and which module became which.
 
-Pairs are made from the top down. Modules in a list (numbered ones) are aligned as sequences, so that one more in the
-middle leaves the others as they were; others by name. Modules left over on both sides are then searched elsewhere: a subtree
-with equal contents was moved or renamed.
+Modules are paired by path and type, then by position, then by contents, from the top down. Those in a list (numbered ones)
+are aligned as sequences, so that one more in the middle leaves the others as they were; others by name. Modules left over on
+both sides are then searched elsewhere: a subtree with equal contents was moved or renamed.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from msgspec import Struct, field
 
 from graphflops.base.aligned import equal_at_start
-from graphflops.comparison.tree import ComparedModule
+from graphflops.base.patterns import ModuleNode, module_at
+from graphflops.base.units import is_index
+from graphflops.report import Report
+
+Counts = tuple[tuple[int, int], ...]  # calls by kind, in the order of the kinds
+
+
+class ComparedModule(ModuleNode):
+    """A module of one program, with what is inside it."""
+
+    kind: str = ""  # the type without its package, which exporters and moves between files change
+    rows: list[int] = field(default_factory=list)  # of its own calls in program order
+    calls: list[tuple[int, int]] = field(default_factory=list)  # (row, kind) of those that cost something
+    first: int | None = None  # the first call inside it, as a row of the report
+    mark: Hashable = ()  # the key by which its own calls are compared
+    signature: int = -1  # equal for modules that are equal from here down except for their own names
+    size: int = 1  # modules from here down; `counts` has their calls
+    own: Counts = ()  # its own calls by kind
+    counts: Counts = ()
+    holds: int = 0  # elements of parameters from here down
+
+    @property
+    def numbered(self) -> bool:
+        return is_index(self.name)
+
+    def above(self) -> Iterator[ComparedModule]:
+        """The modules around this one, the innermost first."""
+        module = self.parent
+        while module is not None:
+            yield module
+            module = module.parent
+
+
+def grown(
+    report: Report,
+    kinds: Sequence[int | None],
+    parameters: Mapping[str, int],
+    signatures: dict[Hashable, int],
+    mark: Callable[[ComparedModule], Hashable],
+) -> ComparedModule:
+    """The modules of a report. `signatures` is shared by the programs that are compared."""
+    root = ComparedModule("", "", type=report.modules.get("", ""))
+    by_path = {"": root}
+    for index, (row, kind) in enumerate(zip(report.rows, kinds, strict=True)):
+        module = module_at(by_path, row.module, report.modules)
+        module.rows.append(index)
+        if module.first is None and kind is not None:
+            module.first = index
+        module.type = module.type or row.module_type
+        if kind is not None:
+            module.calls.append((index, kind))
+    for path, count in parameters.items():
+        module_at(by_path, path, report.modules).parameters += count
+    for path in report.modules:
+        module_at(by_path, path, report.modules)
+    for module in reversed([*root.walk()]):
+        _finish(module, signatures, mark)
+    return root
+
+
+def _finish(
+    module: ComparedModule, signatures: dict[Hashable, int], mark: Callable[[ComparedModule], Hashable]
+) -> None:
+    """Sorts the submodules of a module in program order and computes its signature from theirs."""
+    module.kind = module.type.rpartition(".")[2]
+    late = 1 << 60
+    parts = sorted(module.children.values(), key=lambda part: late if part.first is None else part.first)
+    module.children = {part.name: part for part in parts}
+    module.first = min([part.first for part in (*parts, module) if part.first is not None], default=None)
+    module.size = 1 + sum(part.size for part in parts)
+    module.own = counted(kind for _, kind in module.calls)
+    module.counts = together([module.own, *(part.counts for part in parts)]) if parts else module.own
+    module.holds = module.parameters + sum(part.holds for part in parts)
+    module.mark = mark(module)
+    key = (module.mark, module.parameters, *((part.name, part.signature) for part in parts))
+    module.signature = signatures.setdefault(key, len(signatures))
+
+
+def counted(numbers: Iterable[int | None]) -> Counts:
+    """How many calls of each kind there are."""
+    return tuple(sorted(Counter(number for number in numbers if number is not None).items()))
+
+
+def together(counts: Iterable[Counts]) -> Counts:
+    """Several counts as one."""
+    total: Counter[int] = Counter()
+    for part in counts:
+        total.update(dict(part))
+    return tuple(sorted(total.items()))
+
 
 ModulePair = tuple[ComparedModule, ComparedModule]  # one of the old program, one of the new
 _MOST_CELLS = 250_000  # of the table that aligns two lists; past it, only numbers are compared
@@ -72,7 +161,6 @@ def _paired(
     pairs: Pairs,
     left: tuple[list[ComparedModule], list[ComparedModule]],
 ) -> Iterator[ModulePair]:
-    """Pairs two modules, and yields the pairs of their submodules that follow."""
     if ours.signature == theirs.signature:
         for one, other in zip(ours.walk(), theirs.walk(), strict=True):
             pairs.add(one, other)
@@ -240,7 +328,6 @@ class _Free:
 
 
 def _named(name: str, modules: Sequence[ComparedModule]) -> ComparedModule | None:
-    """The module of that name, or else the first."""
     return next((module for module in modules if module.name == name), modules[0] if modules else None)
 
 
