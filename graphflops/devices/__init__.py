@@ -142,6 +142,11 @@ class Device(Struct, frozen=True, kw_only=True, dict=True):
     busy: Mapping[Literal["cpu", "gpu"], Share] = {}
     calibration: Annotated[tuple[Calibration, ...], msgspec.Meta(max_length=1000)] = ()
 
+    @property
+    def cores(self) -> int:
+        """Multiprocessors; a device of which none are known, such as a CPU, is modelled as one."""
+        return self.multiprocessors or 1
+
     @cached_property
     def measured(self) -> Mapping[tuple[str, str, str], Calibration]:
         """The calibration by family, variant and element type."""

@@ -122,7 +122,6 @@ class _Factor(Record, frozen=True, dict=True):
         return _Factor(t.permute(self.tensor, tuple([self.labels.index(label) for label in labels])), labels)
 
     def summed(self, t: Calls, labels: Collection[str]) -> _Factor:
-        """The factor summed along axes."""
         axes = tuple([axis for axis, label in enumerate(self.labels) if label in labels])
         left = [label for label in self.labels if label not in labels]
         return _Factor(t.sum(self.tensor, axes), left) if axes else self

@@ -1,16 +1,11 @@
 """Calls that an export records differently from what eager execution runs: masks, repeated heads, slices, collectives.
 
-transformers builds a mask only if it must: without padding, full attention needs none, and causal attention is a flag of
-scaled_dot_product_attention. Whether padding hides anything depends on data, which an export cannot inspect, so an export
-always builds the mask. Such calls are found by the library's line that makes them, and by what they compute: a mask made
-from sizes alone, which hides nothing or what `is_causal` hides. If an eager run was recorded, its record lists them.
-
-Where no mask is needed, transformers passes keys and values that have fewer heads than the queries (`enable_gqa=True`).
-An export always has a mask, and with a mask transformers repeats the heads: `key[:, :, None].expand(...).reshape(...)`.
-
-`x[:, 0]` does not slice the first axis in eager execution; an export records a slice if the size of that axis is open.
-
-`dist.all_reduce(x)` writes into `x`; an export records a functional collective, a wait, and a copy into the tensor.
+- transformers builds a mask only if padding hides something, which an export cannot know, so an export always builds it.
+  Such calls are found by the library's line that makes them, and by what they compute: a mask made from sizes alone, which
+  hides nothing or what `is_causal` hides. If an eager run was recorded, its record lists them.
+- With a mask, transformers repeats shared heads (`key[:, :, None].expand(...).reshape(...)`); without, `enable_gqa=True`.
+- `x[:, 0]` does not slice the first axis; an export records a slice if the size of that axis is open.
+- `dist.all_reduce(x)` writes into `x`; an export records a functional collective, a wait, and a copy into the tensor.
 """
 
 from __future__ import annotations
@@ -190,7 +185,6 @@ def with_shared_heads(calls: Calls, unmasked: Iterable[str], values: Values) -> 
 
 
 def _with(call: PricedCall, values: Values, changed: Mapping[str, Any]) -> PricedCall:
-    """The call with some other arguments."""
     given = {**call.node.arguments(), **changed}
     return _repriced(call, replace(call.node, args=(), kwargs=tuple(given.items())), values)
 

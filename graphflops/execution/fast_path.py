@@ -1,7 +1,7 @@
 """Modules that run as one operator, which replaces their calls.
 
 Outside of training, `nn.TransformerEncoderLayer` and the self-attention of `nn.MultiheadAttention` (batch first, no dropout)
-call one operator each, but an export records the calls of the ordinary path. Sizes were measured on an H200, PyTorch 2.11.
+call one operator each; an export records the ordinary path. Sizes were measured on an H200, PyTorch 2.11.
 """
 
 from __future__ import annotations

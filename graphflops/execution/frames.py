@@ -1,19 +1,17 @@
 """What Python still refers to while a module runs eagerly.
 
-Eager execution frees a tensor when the last Python reference to it goes, not at its last use. For each call, an export
-records the lines of code that were running and the modules that they belong to. The references follow from these:
+A tensor is freed when the last Python reference to it goes, not at its last use. References follow from the lines of code
+that an export records for each call, and from the modules that the lines belong to:
 
-- The arguments of a module's forward live until it returns: the caller of the module holds them.
-- A local variable holds its value until it is bound again or its function returns. `x = self.act(x)` frees the old `x` when
-  the line is done, not when `act` has read it.
-- A list or tuple in a variable holds its elements: `torch.cat(features)` does not free what it joins. A cache of keys and
-  values starts with empty tensors; what is joined to them lives until the program ends.
+- The caller of a module's forward holds the arguments until the forward returns.
+- A variable holds its value until it is bound again or its function returns: `x = self.act(x)` frees the old `x` when the
+  line is done.
+- A list or tuple in a variable holds its elements. What is joined to the empty tensors of a cache lives until the program
+  ends.
 
-Only which variables a line binds and reads matters, never what they are called.
-
-If a line is the middle of a statement, its result is assumed to live until its function returns. Functions other than
-forwards leave no lines in an export. Their values are assumed to be in variables if they are read twice, multiplied with one
-another, or joined and passed to a module; the others are free after their last use.
+Which variables a line binds and reads matters, never what they are called. If a line is the middle of a statement, its
+result is assumed to live until its function returns. Functions other than forwards leave no lines: their values are assumed
+to be in variables if they are read twice, multiplied with one another, or joined and passed to a module.
 """
 
 from __future__ import annotations
@@ -80,7 +78,6 @@ class References:
         self.readers = Counter(value for read in compress(self.reads, computing) for value in set(read))
 
     def lifetimes(self) -> Lifetimes:
-        """How long Python refers to each tensor."""
         before: Sequence[CodeLine] = ()
         for place, (node, lines) in enumerate(zip(self.nodes, self.stacks, strict=True)):
             if lines is not before:

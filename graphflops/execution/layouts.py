@@ -1,9 +1,8 @@
 """How tensors lie in memory while a program runs eagerly: the strides of every value.
 
-An export records operators, not whether they copy. `contiguous` and `reshape` copy only if their operand is not contiguous
-enough. An attention's result has its query's layout, so `out.transpose(1, 2).contiguous()` after it is free. The rules are
-those of PyTorch's operators: views change strides, an elementwise result has the order of axes of its first operand of the
-same shape, an attention's result that of its query, and every other result is row-major.
+An export records operators, not whether they copy: `contiguous` and `reshape` copy only if their operand is not contiguous
+enough. As in PyTorch, views change strides, an elementwise result has the order of axes of its first operand of the same
+shape, an attention's result that of its query, and every other result is row-major.
 """
 
 from __future__ import annotations

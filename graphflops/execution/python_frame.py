@@ -1,8 +1,7 @@
 """A running Python function, as an export's lines show it.
 
-An export names the line of each call, not the statement. A statement is done when the line changes, or when the operator or
-module that it runs last has run as often as the line spells it. On the same line the next statement then begins, as in
-`a = f(x); b = g(a)`, or a loop's next iteration.
+A statement is done when the line changes, or when the operator or module that it runs last has run as often as the line
+spells it. Then the next statement of the line begins, as in `a = f(x); b = g(a)`, or a loop's next iteration.
 """
 
 from __future__ import annotations

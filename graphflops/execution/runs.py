@@ -1,8 +1,8 @@
 """The calls of a program's graphs as a GPU runs them, and the layouts of their values; memory and time both use these.
 
-A file may record types that contradict a call, or a call that no rule accepts. Earlier passes have reported this and chosen
-a type for each value. Rules of kernels and layouts assume that operands and results fit together, so a call that contradicts
-its types keeps the bytes and the work that it was priced with, and otherwise runs as an unknown operator.
+A file may record types that contradict a call; earlier passes have reported this. Rules of kernels and layouts assume that
+operands and results fit together, so such a call keeps the bytes and the work that it was priced with, and otherwise runs as
+an unknown operator.
 """
 
 from __future__ import annotations
@@ -83,7 +83,6 @@ def _as_recorded(call: PricedCall, values: Values) -> Estimate:
 
 
 def _unknown(call: PricedCall, values: Values) -> PricedCall:
-    """The call as one of an unknown operator."""
     results = len(call.node.outputs)
     node = replace(call.node, op=_OPERATOR, args=tuple(map(Ref, call.uses)), kwargs=())
     gradient = placed(call.gradient, range(len(call.tensors(values))))

@@ -1,12 +1,11 @@
 """What an export's lines of code say: which names a statement binds and reads, and which operators it spells.
 
-A line is parsed with `ast`, never evaluated; no source file is opened. The meaning of a name decides nothing: variables and
-functions may be called anything. PyTorch's own operators are recognised where a line calls them as attributes
-(`torch.cat(...)`, `x.softmax(-1)`), or by Python's symbols.
+A line is parsed with `ast`, never evaluated; no source file is opened. What variables and functions are called decides
+nothing. PyTorch's operators are recognised as attributes (`torch.cat(...)`, `x.softmax(-1)`) or by Python's symbols.
 
-An export records the first line of each call, which may be only part of its statement. A line that opens a statement, whose
-brackets are closed on later lines, shows what the statement binds. A piece, which is a line from the middle of a statement,
-shows nothing. What an export does not show of a library is found by its files' paths; user code is priced as it stands.
+An export records the first line of each call. A line that opens a statement, whose brackets are closed on later lines,
+shows what the statement binds; a piece, from the middle of a statement, shows nothing. What an export does not show of a
+library is found by its files' paths; user code is priced as it stands.
 """
 
 from __future__ import annotations
@@ -125,10 +124,7 @@ def _module(entry: str) -> str | None:
 
 @lru_cache(maxsize=1024)
 def _frames(python_stack: str) -> tuple[list[tuple[str, str, int, str]], list[int]]:
-    """The file, function, number and text of each line of a stack, and how many forwards are around that of the line.
-
-    Equal layers share a stack.
-    """
+    """The file, function, number and text of each line of a stack, and how many forwards are around the line."""
     found = _LINE.findall(python_stack)[:_MOST_FRAMES]
     lines = [
         (file, function, int(number), text.strip())
@@ -183,10 +179,7 @@ def _module_words(path: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=4096)
 def statements(text: str, own: str = "") -> tuple[Statement, ...]:
-    """The statements of a line that run something, in order; at least one.
-
-    own: the variable that holds the module itself, `self`; calls of its attributes are not operators.
-    """
+    """The statements of a line that run something, at least one. own: the variable that holds the module itself, `self`."""
     found = [_statement(tree, own) for tree in _simple(_parsed(text))]
     if found and (bound := _BINDING.match(text)):
         found[0] = replace(found[0], targets=_BOUND_ABOVE[bound[1]])

@@ -94,10 +94,7 @@ def repeated(shape: Sequence[Dim], strides: Strides, wide: Sequence[Dim]) -> Str
 
 
 def regrouped(old: Sequence[Dim], strides: Strides, new: Sequence[Dim]) -> Strides | None:
-    """Strides after axes are merged and split; None if that needs a copy.
-
-    An axis of size 1 gets its stride from the axes inside of it (`computeStride` in TensorUtils.cpp of ATen).
-    """
+    """Strides after axes are merged and split (`computeStride` in TensorUtils.cpp of ATen); None if that needs a copy."""
     found = [*row_major(new)]
     if not is_contiguous(old, strides) and 0 not in (*old, *new):  # without elements there is nothing to copy
         groups = _groups(old, new)
@@ -143,10 +140,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def by_form(compute: Method) -> Method:
-    """A method that computes something from a call's form alone: it runs once for each form.
-
-    The method's object has `forms`, and `found`, which keeps the results by form.
-    """
+    """A method that runs once for each form of a call. Its object has `forms`, and `found`, which keeps results by form."""
 
     @wraps(compute)
     def found(self: Any, call: PricedCall, *rest: Any) -> Any:
@@ -158,23 +152,6 @@ def by_form(compute: Method) -> Method:
             return self.found[key]
         except KeyError:
             return self.found.setdefault(key, compute(self, call, *rest))
-
-    return cast("Method", found)
-
-
-def places_by_form(compute: Method) -> Method:
-    """The same for a method that chooses among the names of a call's operands and results."""
-
-    @wraps(compute)
-    def found(self: Any, call: PricedCall) -> list[str | None]:
-        form, names = self.forms.of(call), (*call.uses, *call.node.outputs)
-        places = None if form is None else self.found.get((compute, form))
-        if places is not None:
-            return [names[place] for place in places]
-        chosen: list[str | None] = compute(self, call)
-        if len(set(names)) == len(names):
-            self.found[compute, form] = [names.index(name) for name in chosen]
-        return chosen
 
     return cast("Method", found)
 

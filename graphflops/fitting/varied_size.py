@@ -15,9 +15,8 @@ from graphflops.devices import Device
 from graphflops.dims import Dim, evaluate
 from graphflops.dims.solving import common
 from graphflops.errors import ModelError
-from graphflops.memory.allocator import MIB, Allocator, OutOfMemory
+from graphflops.memory.allocator import MIB, OPTIMIZER, Allocator, OutOfMemory, repeat, without_value
 from graphflops.memory.ledger import at_sizes, evaluated, on_device
-from graphflops.memory.replay import OPTIMIZER, repeat, without_value
 from graphflops.open_sizes import of_report
 from graphflops.ops import operator
 from graphflops.report import ENTRIES, LASTING, PEAKS, PhaseMemory, Report, Row, Timeline

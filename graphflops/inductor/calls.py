@@ -270,7 +270,6 @@ class CallLowering(Lowering):
             self.extern_gradient(of)
 
     def extern_gradient(self, of: Lowered) -> None:
-        """A library kernel, or one that does not fuse."""
         operator, reads = of.call.node.operator, (*of.incoming, *self.read(of), *of.beside.values())
         role = "exchange" if operator.kind == "collective" else ""
         into, own = "operand" if operator.name == "all_reduce" else "own", of.gradient.estimate.workspace

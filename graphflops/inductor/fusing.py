@@ -124,7 +124,6 @@ class _Groups:
             readers.append(op)
 
     def join(self, group: _Group, other: _Group) -> None:
-        """Move the members of `other` into `group`."""
         group.members += other.members
         self.of.update((name, group) for op in other.members for name in op.outputs)
         if isinstance(other.loop, Reduction):

@@ -267,7 +267,6 @@ def convolution_of(call: PricedCall, values: Values) -> Convolution | None:
 
 
 def _time_channels_last(conv: Convolution) -> float:
-    """The relative time of a convolution of this class."""
     if conv.groups > 1 and conv.weight.shape[1] != 1:
         return _GROUPED
     if max(map(known, conv.weight.shape[:2])) <= _FEW_CHANNELS:
@@ -308,7 +307,6 @@ def padded_columns(call: PricedCall, values: Values, *, adds_bias: bool = False)
 
 
 def _rows(call: PricedCall, values: Values) -> Dim:
-    """Rows of a product's result."""
     out = values[call.node.outputs[0] or ""]
     assert isinstance(out, TensorType)
     return prod(out.shape[:-1])

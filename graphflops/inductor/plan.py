@@ -1,9 +1,8 @@
 """The plan of a compiled program: the kernels of its forward and backward, their order, and what they store.
 
 Calls become operators of a joint graph; the partitioner chooses what is saved between forward and backward. Each of the two
-becomes kernels, in the order with the lowest peak by inductor's estimate: program order, an order that greedily keeps live
-memory low, or a depth-first order (`reorder_for_peak_memory` in torch/_inductor/memory.py; its breadth-first order does not
-predict the peaks of 147 measured programs better). Memory and time come from the same plan.
+becomes kernels, in that of three orders which has the lowest peak by inductor's estimate (`reorder_for_peak_memory` in
+torch/_inductor/memory.py; its breadth-first order does not predict the peaks of 147 measured programs better).
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from graphflops.inductor.fusing import Kernel, fused, in_steps
 from graphflops.inductor.library_calls import prefers_channels_last
 from graphflops.inductor.lowering import JointGraph, Op, places_of
 from graphflops.inductor.partition import Partition
-from graphflops.inductor.storing import realized
-from graphflops.inductor.sums import with_sums
+from graphflops.inductor.storing import realized, with_sums
 from graphflops.memory.on_gpu import OnGpu
 from graphflops.passes.program import PricedGraph, PricedProgram
 

@@ -27,7 +27,6 @@ from graphflops.kernels.moved import copy, copy_to, elementwise, fill, sum_to
 from graphflops.passes.program import PricedCall
 
 _Operands = tuple[Tensor, Tensor, Tensor]  # query, key and value
-_LEAST_RANK = 2
 _LOADED_KEYS, _LOADED_KEYS_OF_PROMPT = 4, 2  # keys; a mask whose rows are no multiple is loaded by element
 
 
@@ -35,7 +34,7 @@ def attention(call: ConcreteCall) -> list[Kernel]:
     """One fused kernel with what it needs first; if the operands have no names, one kernel with the call's work."""
     operands, cost = _operands(call), call.cost
     if operands is None:
-        like = call.out or next(iter(call.operands), None)
+        like = next(iter((*call.results, *call.operands)), None)
         return [] if like is None else [Kernel("attention", like.dtype, cost.matrix_flops, 0, *cost.moved)]
     kernel, filled = call.attention_kernel or "flash", list[Kernel]()
     for x in operands if kernel == "flash" else ():  # heads are padded with zeros (`pad_last_dim` of ATen)
@@ -68,7 +67,7 @@ def attention_backward(call: ConcreteCall) -> list[Kernel]:
 
 def _operands(call: ConcreteCall) -> _Operands | None:
     query, key, value = (call.operand(name) for name in ("query", "key", "value"))
-    if query is None or key is None or value is None or min(query.rank, key.rank, value.rank) < _LEAST_RANK:
+    if query is None or key is None or value is None or min(query.rank, key.rank, value.rank) < 2:
         return None
     return query, key, value
 
@@ -77,15 +76,14 @@ def _fused(call: ConcreteCall, operands: _Operands, phase: Pass) -> Kernel:
     query, key, value = operands
     cost = call.cost if phase == "forward" else call.backward_cost
     computed = computed_fraction(call, query.shape[-2], key.shape[-2])
-    heads, kv_heads = (x.shape[-3] if x.rank > _LEAST_RANK else 1 for x in (query, key))
+    heads, kv_heads = (x.shape[-3] if x.rank > 2 else 1 for x in (query, key))
     batch, width = math.prod(query.shape[:-3]), max(query.shape[-1], value.shape[-1])
     shape = (batch, heads, kv_heads, query.shape[-2], key.shape[-2], width)
     sizes = Attention(*shape, computed, call.attention_kernel or "flash", phase)
     sizes = replace(sizes, masking=_masking(call, sizes))
     flops = int(cost.matrix_flops * computed)
     copied = sum(x.full_bytes - x.nbytes for x in operands if not x.is_repeated)  # copies of repeated heads
-    moved = (cost.read_bytes + copied, cost.written_bytes)
-    return Kernel("attention", query.dtype, flops, 0, *moved, sizes)
+    return Kernel("attention", query.dtype, flops, 0, cost.read_bytes + copied, cost.written_bytes, sizes)
 
 
 def _masking(call: ConcreteCall, sizes: Attention) -> Masking:

@@ -1,17 +1,14 @@
 """What kernels need beside operands and results: copies of operands in another layout, and partial results of reductions.
 
-`matmul` computes on three axes. It merges the batch axes of each operand, and copies an operand if they cannot be merged
-without a copy, as after `transpose(1, 2)`, or if the other operand's batch repeats it. `linear` merges all axes but the
-last. The gradients read these copies, not the operands. cuBLAS reads matrices whose rows or columns are contiguous; any
-other matrix is copied for each product, in the forward and in the backward.
+`matmul` merges the batch axes of each operand, and copies an operand if that needs a copy, as after `transpose(1, 2)`, or if
+the other operand's batch repeats it. `linear` merges all axes but the last. The gradients read these copies. cuBLAS reads
+matrices whose rows or columns are contiguous; any other matrix is copied for each product, forward and backward. Norms,
+softmax and pooling read a row-major operand; pooling also reads channels last. Whether gradients read the same copy or make
+another was observed on an H200 with PyTorch 2.11.
 
-Norms, softmax and pooling read a row-major operand; pooling also reads channels last. Whether gradients read the same copy
-or make another was observed on an H200 with PyTorch 2.11.
-
-A reduction gives each result to one block as long as that keeps the GPU busy. If there are fewer results than blocks,
-several blocks share the elements of a result, and each writes one partial result for each of its threads. The sizes are
-those of `setReduceConfig` and `global_memory_size` in aten/src/ATen/native/cuda/Reduce.cuh, and those of 16,000 reductions
-that an H200 ran (PyTorch 2.11). An open size is assumed to be large.
+If a reduction has fewer results than keep the GPU busy, several blocks share the elements of a result, and each writes one
+partial result for each of its threads. The sizes are those of `setReduceConfig` and `global_memory_size` in Reduce.cuh of
+ATen, and of 16,000 reductions that an H200 ran (PyTorch 2.11). An open size is assumed to be large.
 """
 
 from __future__ import annotations

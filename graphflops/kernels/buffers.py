@@ -7,16 +7,16 @@ an operator, minus the larger of the bytes before and after it. Each rule names 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Any
 
 from graphflops.base.record import Record
 from graphflops.cost import Value
-from graphflops.dims import Dim, dim_max, prod, total
+from graphflops.dims import Dim, broadcast, dim_max, prod, total
 from graphflops.execution.composed_gradients import gradient_calls, kernel_calls
 from graphflops.execution.layouts import Layouts
 from graphflops.execution.strides import size_hint
-from graphflops.graph import tensor_type
+from graphflops.graph import Ref, tensor_type
 from graphflops.kernels import cudnn
 from graphflops.kernels.beside import (
     column_sum_buffers,
@@ -28,18 +28,19 @@ from graphflops.kernels.beside import (
 )
 from graphflops.kernels.choices import limits
 from graphflops.kernels.convolution import Convolution, Layout
-from graphflops.kernels.gradient_formulas import axes_of, gradient_kernels, temporary_bytes
 from graphflops.kernels.kernel import FLOAT_BYTES, INDEX_BYTES
 from graphflops.kernels.moved import REPEATING
 from graphflops.kernels.rowwise import loss_bytes
+from graphflops.ops import Op
 from graphflops.passes.program import PricedCall
+from graphflops.rules.formula import Launch, launches, numbers_of
+from graphflops.rules.work import REDUCTIONS, WORK, Formula
 from graphflops.tensor import TensorType
 
 # Bytes of a partial result that is not one float32: a variance has a mean, a sum of squares and two counts.
 _PARTIAL_BYTES = {"var": 16, "std": 16, "var_mean": 16}
 _SUMMED = frozenset({"sum", "mean", "prod", "vector_norm", *_PARTIAL_BYTES})
 
-_TWO = 2
 _IN_ORDER = ("addcmul", "addcdiv")  # their gradients come in the order of `self`, `tensor1` and `tensor2`
 _READ_RESULTS = ("leaky_relu", "elu", "celu", "selu")  # in-place, their gradients read the result instead
 # Lists of 64-bit indices during a sort: those that are read and written, their places, and what the sort writes in between.
@@ -58,16 +59,15 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
     kind, name, values = call.node.operator.kind, call.node.operator.name, layouts.values
     if (inside := kernel_calls(call, values)) is not None:
         return inside.beside
+    out = tensor_type(next(iter(call.node.outputs), None), values)
     if name == "convolution_backward":
         return backward_bytes(call, layouts)
     if kind == "convolution":
         found = _convolution_of(call, layouts)
         return 0 if found is None else cudnn.workspace(found[0], "forward", found[1], layouts.platform)
     if name == "max_pool":  # the positions of the maxima are computed even if no gradient needs them
-        out = tensor_type(call.node.outputs[0], values)
         return 0 if out is None or len(call.node.outputs) > 1 else prod(out.shape) * INDEX_BYTES
     if kind == "recurrent" and call.node.operator.word.endswith("_cell"):
-        out = tensor_type(call.node.outputs[0], values)
         from graphflops.rules.recurrent import KINDS  # no other program needs it
 
         return 0 if out is None or call.gradient is not None else KINDS[name].around * out.nbytes
@@ -75,7 +75,7 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
         return loss_bytes(call, layouts)
     if name in ("sort", "argsort"):
         return _sorting(call, values)
-    return _reduction(call, layouts) if name in _SUMMED or kind == "pooling" else 0
+    return _reduction(call, layouts, out) if out is not None and (name in _SUMMED or kind == "pooling") else 0
 
 
 def backward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
@@ -99,7 +99,7 @@ def backward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
     factors = [
         x for each in ("a", "b") if (x := tensor_type(call.node.arguments().get(each), values)) is not None
     ]
-    if kind != "product" or min((x.rank for x in factors), default=0) <= _TWO:
+    if kind != "product" or min((x.rank for x in factors), default=0) <= 2:
         return 0  # a matrix has no batches
     # A factor's gradient is computed for each batch before the batches are summed, so it needs this many bytes more.
     wide = [(x, prod((*out.shape[:-2], *x.shape[-2:])) - x.numel) for x in factors if x.requires_grad]
@@ -144,7 +144,7 @@ def gradients_apart(call: PricedCall, layouts: Layouts) -> Sequence[Sequence[Dim
     A formula's temporaries live until its gradient is computed; gradients of the result's shape or type live until all are.
     """
     out = tensor_type(call.node.outputs[0], layouts.values)
-    if out is None or call.gradient is None or len(call.gradient.gradients) < _TWO:
+    if out is None or call.gradient is None or len(call.gradient.gradients) < 2:
         return ()
     if gradient_calls(call, layouts.values) is not None:
         return ()
@@ -273,10 +273,8 @@ def _gradient_of(call: PricedCall, layouts: Layouts) -> tuple[Convolution, Layou
     return *found, layouts.of(layouts.operand(call.node.arguments(), "grad") or call.node.outputs[0] or "")
 
 
-def _reduction(call: PricedCall, layouts: Layouts) -> Dim:
-    x = next(iter(call.tensors(layouts.values)), "")
-    out = tensor_type(call.node.outputs[0], layouts.values)
-    if not x or out is None:
+def _reduction(call: PricedCall, layouts: Layouts, out: TensorType) -> Dim:
+    if not (x := next(iter(call.tensors(layouts.values)), "")):
         return 0
     shape, strides = layouts.typed(x).shape, layouts.of(x)
     axes: Any = call.node.arguments().get("axes")
@@ -286,3 +284,74 @@ def _reduction(call: PricedCall, layouts: Layouts) -> Dim:
         axes = tuple(range(2, len(shape)))
     element = _PARTIAL_BYTES.get(call.node.operator.name, FLOAT_BYTES)
     return reduction_bytes(shape, strides, reduced_axes(axes, len(shape)), element, layouts.platform)
+
+
+# The kernels of elementwise gradients: the formulas of `rules/work.txt`, applied to the tensors of a call
+
+
+class GradientKernels(Record, frozen=True):
+    """The kernels that compute the gradient of one operand."""
+
+    formula: Formula
+    launches: Sequence[Launch]
+    named: Mapping[str, str]  # by the formula's names `a`, `b`, `c` and `out`, the names of the values
+    is_reduced: bool = False  # the call is a reduction: its operand has more elements than `g` and `out`
+
+    def shaped(self, launch: Launch) -> frozenset[str]:
+        """The tensors that together determine the shape of a launch's result."""
+        return launch.leaves & {"a"} if self.is_reduced and "a" in launch.leaves else launch.leaves
+
+
+def gradient_kernels(call: PricedCall, place: int, values: Mapping[str, Value]) -> GradientKernels | None:
+    """The kernels of the gradient for the operand at this place among the call's tensors; None without a known formula."""
+    operator, arguments, outputs = call.node.operator, call.node.arguments(), call.node.outputs
+    if operator.kind in ("reduction", "scan"):
+        order = arguments.get("order")
+        formula = REDUCTIONS.get(operator.name.removeprefix("aten."))
+        if order not in (2, None):
+            formula = REDUCTIONS.get(f"{operator.name}:{order}", REDUCTIONS["vector_norm:p"])
+        if formula is None or (outputs[1:] and operator.name in ("max", "min")):
+            return None  # along one axis, the gradient of an extreme is scattered to its place
+        found, named = launches(formula.text, numbers_of((("p", order),))), {"a": call.uses[0]}
+        named["out"] = outputs[0] or ""
+        return GradientKernels(formula, found, named, operator.kind == "reduction")
+    is_rounded = arguments.get("rounding_mode") is not None  # a division whose gradient is zero
+    work = WORK.get("floor_divide" if is_rounded else operator.name)
+    if work is None or not work.formulas:
+        return None
+    names = operator.parameters[: work.operands]
+    given = [(letter, arguments.get(name)) for letter, name in zip("abc", names, strict=False)]
+    tensors = [(letter, value) for letter, value in given if tensor_type(value, values) is not None]
+    named = {letter: value.name for letter, value in tensors if isinstance(value, Ref)}
+    letter = next(islice(named, place, None), None)
+    if letter is None:
+        return None
+    formula = work.formulas["abc".index(letter)]
+    if formula is None:  # the operand's gradient is that of the result
+        return GradientKernels(Formula(""), (), {})
+    given += [(name, value) for name, value in arguments.items() if name not in names]
+    numbers = numbers_of(each for each in given if each[0] not in named)
+    found = launches(formula.launched or formula.text, numbers)
+    return GradientKernels(formula, found, {**named, "out": outputs[0] or ""})
+
+
+def axes_of(operator: Op, operand: Sequence[Dim], rank: int) -> range:
+    """The axes of a result of this rank that an operand has: the last ones; for the weight of a PReLU, the channels."""
+    is_of_channels = operator.name == "prelu" and len(operand) == 1 < rank
+    return range(1, 2) if is_of_channels else range(rank - len(operand), rank)
+
+
+def temporary_bytes(found: GradientKernels, out: TensorType, values: Mapping[str, Value]) -> list[Dim]:
+    """Bytes of each temporary that a formula makes. All live until the gradient is computed."""
+    if found.formula.is_fused or not found.launches:
+        return []
+    result = len(found.launches) - 1
+    while found.launches[result].is_in_place:
+        result = next(each for each in found.launches[result].operands if isinstance(each, int))
+    sizes = []
+    for place, launch in enumerate(found.launches):
+        if place != result and not launch.is_in_place:
+            leaves = [tensor_type(found.named.get(leaf), values) or out for leaf in found.shaped(launch)]
+            shapes = [leaf.shape for leaf in leaves]
+            sizes.append(prod(broadcast(*shapes)) * (1 if launch.is_mask else out.dtype.bits // 8))
+    return sizes

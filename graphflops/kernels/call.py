@@ -10,14 +10,13 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from graphflops.cost import Cost, Estimate, Value
+from graphflops.cost import Value
 from graphflops.dims import Dim, evaluate
 from graphflops.execution.strides import is_contiguous, row_major
 from graphflops.graph import Ref
 from graphflops.kernels.kernel import AttentionKernel
-from graphflops.ops import Op
 from graphflops.ops.operator import orders
-from graphflops.passes.program import Backward, PricedCall
+from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
 _MOST = 2**80  # bytes, elements or operations: far more than one call on any device has
@@ -117,20 +116,9 @@ class ConcreteCall:
         attention_kernel: AttentionKernel | None = None,  # that PyTorch chooses; None for other calls
     ) -> None:
         self.call, self.values, self.strides, self.sizes = call, values, strides, sizes
+        self.operator, self.estimate, self.gradient = call.node.operator, call.estimate, call.gradient
         self.is_copy, self.attention_kernel = is_copy, attention_kernel
         self.known: dict[str, Tensor | None] = {}
-
-    @property
-    def operator(self) -> Op:
-        return self.call.node.operator
-
-    @property
-    def estimate(self) -> Estimate:
-        return self.call.estimate
-
-    @property
-    def gradient(self) -> Backward | None:
-        return self.call.gradient
 
     @property
     def gradients(self) -> Sequence[tuple[int, bool]]:
@@ -188,7 +176,6 @@ class ConcreteCall:
 
     @cached_property
     def operands(self) -> tuple[Tensor, ...]:
-        """All operands that are tensors, in order."""
         found = (self.named(name) for name in self.call.uses)
         return tuple([tensor for tensor in found if tensor is not None])
 
@@ -209,12 +196,14 @@ class ConcreteCall:
     @cached_property
     def cost(self) -> Work:
         """The forward's work and traffic."""
-        return Work.of(self.estimate.cost, self.sizes)
+        return Work(*map(self.sizes, astuple(self.estimate.cost)))
 
     @cached_property
     def backward_cost(self) -> Work:
         """The gradients' work and traffic; nothing if there are none."""
-        return Work() if self.gradient is None else Work.of(self.gradient.estimate.cost, self.sizes)
+        return (
+            Work() if self.gradient is None else Work(*map(self.sizes, astuple(self.gradient.estimate.cost)))
+        )
 
 
 class Work(Struct, frozen=True):
@@ -230,14 +219,9 @@ class Work(Struct, frozen=True):
 
     @property
     def moved(self) -> tuple[int, int]:
-        """Bytes read and bytes written."""
         return self.read_bytes, self.written_bytes
 
     @property
     def arithmetic(self) -> int:
         """Operations outside of matrix units; a transcendental counts as one."""
         return self.vector_flops + self.transcendentals
-
-    @staticmethod
-    def of(cost: Cost, sizes: Sizes) -> Work:
-        return Work(*map(sizes, astuple(cost)))

@@ -1,10 +1,9 @@
 """How cuDNN runs a convolution: its kernels, the tensors that it converts first, the parts of its sums, and their memory.
 
-Kernels for tensor cores need channels last, in multiples of 16 bytes: cuDNN copies other tensors into that layout, and the
-results back. Groups are packed into one kernel, with channels padded to a power of two; or they run one by one in streams;
-or one kernel computes them as they lie. Sums of many elements to few results are split into parts in float32, which are
-added up afterwards. PyTorch itself copies tensors that lack the layout of the operand or the weight. cuDNN chooses among
-these ways by heuristics of its own, which `choices/cudnn_9.json` holds as decision trees.
+Tensor cores need channels last, in multiples of 16 bytes: cuDNN copies other tensors into that layout, and results back.
+Groups are packed into one kernel, with channels padded to a power of two, or run one by one in streams, or as they lie.
+Sums of many elements to few results are split into float32 parts. PyTorch itself copies tensors that lack the layout of
+operand or weight. cuDNN's heuristics choose among these ways; `choices/cudnn_9.json` holds them as decision trees.
 """
 
 from __future__ import annotations
@@ -76,10 +75,7 @@ def way(conv: Convolution, phase: str, is_last: bool) -> Way:
 
 
 def converted(conv: Convolution, phase: str, is_last: bool) -> str:
-    """The tensors that are copied to another layout, as letters: x, the weight w, the result o; or their gradients.
-
-    If the operand is channels last, these are the tensors whose channels are padded.
-    """
+    """The tensors that are copied, or padded if the operand is channels last: letters of operand x, weight w, result o."""
     taken, of_weight = way(conv, phase, is_last), phase == "weight_gradient"
     if taken == "packed":
         is_x, is_out = (not is_last or size != conv.packed for size in (conv.channels, conv.results))
@@ -278,7 +274,6 @@ class Problem(Struct, frozen=True, dict=True):
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors by letter, as in `converted`."""
         return {"x": self.x, "w": self.weight, "o": self.out}
 
     @property

@@ -55,9 +55,8 @@ def together(dtype: str, group: Sequence[int], passed: Pass) -> list[Kernel]:
     """The kernels of one operator on tensors with these numbers of elements."""
     kernels = []
     for chunks, elements, largest in _packed(group, passed):
-        read, written = (round(size * elements) for size in (passed.read, passed.written))
-        sizes = Chunks(chunks, largest)
-        kernels.append(Kernel("optimizer", dtype, 0, 0, read, written, sizes, variant=passed.variant))
+        moved = round(passed.read * elements), round(passed.written * elements)
+        kernels.append(Kernel("optimizer", dtype, 0, 0, *moved, Chunks(chunks, largest), passed.variant))
     return kernels
 
 

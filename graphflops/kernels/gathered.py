@@ -1,8 +1,8 @@
 """Elements and rows that are read from any places of a table (Indexing.cu, IndexKernel.cpp and IndexKernelUtils.cu of ATen).
 
-Up to 16 rows of a table are read one after the other. More are copied in blocks of 4,096 bytes if the indices and each row
-(all axes behind the first) are contiguous and a row is a multiple of 16 bytes; else each element is read by itself.
-Several indices with different layouts, such as rows beside columns, are first copied to row-major.
+Up to 16 rows of a table are read one after the other. More are copied in blocks of 4,096 bytes if indices and rows are
+contiguous and a row is a multiple of 16 bytes; else each element is read by itself. Several indices with different layouts,
+such as rows beside columns, are first copied to row-major.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from graphflops.dims import broadcast
-from graphflops.execution.strides import is_contiguous, regrouped, repeated, row_major
+from graphflops.execution.strides import is_contiguous, regrouped, repeated
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import INDEX_BYTES, Kernel, Rows, Strided
@@ -93,7 +93,7 @@ def _listed(index: Tensor | None) -> tuple[list[Kernel], bool]:
     if index is None or index.numel < 2:
         return [], True
     steps = regrouped(index.shape, index.strides, (index.numel,))
-    return ([copy(index)], True) if steps is None else ([], steps == row_major((index.numel,)))
+    return ([copy(index)], True) if steps is None else ([], steps == (1,))
 
 
 def added_sorted(call: ConcreteCall, table: Tensor, out: Tensor) -> list[Kernel]:
@@ -113,7 +113,7 @@ def added_sorted(call: ConcreteCall, table: Tensor, out: Tensor) -> list[Kernel]
     rows, size = table.numel // max(columns, 1), int(table.bits * count * columns // 8)
     kind = "few" if count <= _ONE_BLOCK else "index" if is_index else "embedding"
     width = INDEX_BYTES * count
-    order = Kernel("sort", "int64", 0, 0, width, width, Rows(1, count), variant=f"{kind}_indices")
+    order = Kernel("sort", "int64", 0, 0, width, width, Rows(1, count), f"{kind}_indices")
     added, repeats = Kernel("scatter", table.dtype, 0, 0, size, 0), count / max(rows, 1)
     if is_index:
         most = int(repeats + _DEVIATIONS * repeats**0.5)  # of one row

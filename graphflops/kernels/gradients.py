@@ -17,10 +17,10 @@ from graphflops.execution.composed_gradients import gradient_calls
 from graphflops.graph import Ref
 from graphflops.kernels import attention, cudnn, images, matrices, moved, products, rowwise
 from graphflops.kernels.beside import is_converted_before
+from graphflops.kernels.buffers import GradientKernels, axes_of, gradient_kernels
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.gathered import added_sorted, rows_taken
-from graphflops.kernels.gradient_formulas import GradientKernels, axes_of, gradient_kernels
 from graphflops.kernels.kernel import Family, Kernel, Rows
 from graphflops.kernels.lower import forward_kernels, kernels_inside
 from graphflops.ops.operator import Op, by_name, operator, orders
@@ -132,39 +132,35 @@ def _converted(x: Tensor, out: Tensor) -> Kernel:
 
 
 def _launched(call: ConcreteCall, found: GradientKernels, out: Tensor) -> list[Kernel]:
-    tensors: list[Tensor] = []
-    kernels = []
+    """The kernels of a formula, each of which reads operands and what earlier ones have made."""
+    tensors, kernels = list[Tensor](), list[Kernel]()
+
+    def named(leaf: str) -> Tensor:
+        return call.named(found.named.get(leaf, "")) or out
+
     for launch in found.launches:
-        if launch.function in REDUCING:  # as in the forward
-            kernels.append(moved.reduction(call.operands[0], out.numel if launch.leaves else 1))
-            tensors.append(out)
-            continue
-        if not launch.leaves:  # one number
-            kernels.append(moved.elementwise(out, 0, out.bits // _BYTE))
-            tensors.append(out)
-            continue
-        read = [
-            tensors[each] if isinstance(each, int) else call.named(found.named.get(each, "")) or out
-            for each in launch.operands
-        ]
-        leaves = [call.named(found.named.get(leaf, "")) or out for leaf in sorted(found.shaped(launch))]
         # Not the mask where sizes are equal, nor a factor that is a broadcast view.
-        made = max(leaves, key=lambda leaf: (leaf.numel, leaf.bits, leaf.nbytes))
-        written = made.numel if launch.is_mask else made.full_bytes
-        if launch.function == "masked_fill" and not launch.is_in_place:
-            kernels.append(moved.copy(made))
-        if launch.function in ("flip", *SCANNING):  # a scan in reverse
-            size = made.full_bytes
-            turned = Kernel("copy", made.dtype, 0, 0, size, size, variant="strided")
-            kernels.append(
-                turned if launch.function == "flip" else moved.rows_kernel("scan", made, call, size, size)
-            )
-            tensors.append(made)
-            continue
-        work = work_of_launch(launch)
-        count = (work.flops + work.transcendentals) * made.numel
-        kernels.append(moved.pointwise(made, read, sum(x.nbytes for x in read), written, count))
-        tensors.append(replace(made, bits=_BYTE, nbytes=made.numel) if launch.is_mask else made)
+        leaves = map(named, sorted(found.shaped(launch)))
+        made = max(leaves, key=lambda leaf: (leaf.numel, leaf.bits, leaf.nbytes), default=out)
+        size = made.full_bytes
+        if launch.function in REDUCING:  # as in the forward
+            made = out
+            kernels.append(moved.reduction(call.operands[0], out.numel if launch.leaves else 1))
+        elif not launch.leaves:  # one number
+            kernels.append(moved.elementwise(out, 0, out.bits // _BYTE))
+        elif launch.function == "flip":
+            kernels.append(Kernel("copy", made.dtype, 0, 0, size, size, variant="strided"))
+        elif launch.function in SCANNING:  # in reverse
+            kernels.append(moved.rows_kernel("scan", made, call, size, size))
+        else:
+            if launch.function == "masked_fill" and not launch.is_in_place:
+                kernels.append(moved.copy(made))
+            read = [tensors[each] if isinstance(each, int) else named(each) for each in launch.operands]
+            work, written = work_of_launch(launch), made.numel if launch.is_mask else size
+            count = (work.flops + work.transcendentals) * made.numel
+            kernels.append(moved.pointwise(made, read, sum(x.nbytes for x in read), written, count))
+            made = replace(made, bits=_BYTE, nbytes=made.numel) if launch.is_mask else made
+        tensors.append(made)
     return kernels
 
 
@@ -288,9 +284,8 @@ def _other_backward(call: ConcreteCall) -> list[Kernel]:
     if like is None or not count or cost.written_bytes == 0:
         return []
     read, written = (size // count for size in cost.moved)
-    family = _FAMILY_OF_BACKWARD.get(call.operator.kind, "other")
-    variant = f"{call.operator.name}_backward"
     flops, work = cost.matrix_flops // count, cost.arithmetic // count
+    family, variant = _FAMILY_OF_BACKWARD.get(call.operator.kind, "other"), f"{call.operator.name}_backward"
     return [Kernel(family, like.dtype, flops, work, read, written, variant=variant)] * count
 
 

@@ -15,7 +15,6 @@ from graphflops.kernels.convolution import up
 from graphflops.kernels.kernel import IMAGE_RANK, INDEX_BYTES, Kernel, Rows, Sizes, Windows
 from graphflops.kernels.moved import copied, copy_to, fill, is_last, of_rows, reduction, spread
 
-_VOLUME_RANK = 5
 _PLANE_BLOCK = (32, 8)  # threads across and down a plane of results
 _WARP = 32  # threads
 (_CHANNELS,) = limits("aten_2", "adaptive_avg_pool", "channels")
@@ -34,7 +33,7 @@ def pooling(call: ConcreteCall, *, is_backward: bool = False) -> list[Kernel]:
     if is_mean(call.operator, out.shape):
         return [spread(x, out) if is_backward else reduction(x, out.numel, is_inner=x.strides[1] != 1)]
     positions, indices = _window_positions(call, x, out), INDEX_BYTES * out.numel if "max" in name else 0
-    variant = f"{name}{'_volume' if x.rank >= _VOLUME_RANK else '_last' if is_last(x) else ''}"
+    variant = f"{name}{'_volume' if x.rank > IMAGE_RANK else '_last' if is_last(x) else ''}"
     moved = (x.full_bytes, out.full_bytes + indices)
     if is_backward:
         # For maxima of volumes a thread adds one gradient; otherwise a thread gathers for one element.
@@ -128,8 +127,7 @@ def interpolation_backward(call: ConcreteCall) -> list[Kernel]:
     if out is None or x is None or not x.numel:
         return []
     variant, is_copied = _variant(call, x, out), _is_copied(call, x, out)
-    larger = max(out.numel // x.numel, 1)
-    moved = (out.full_bytes, x.full_bytes)
+    larger, moved = max(out.numel // x.numel, 1), (out.full_bytes, x.full_bytes)
     sizes: Sizes
     if variant.startswith("nearest"):
         loops = 1 if variant.endswith("_last") else max(x.shape[0], 1)  # a thread loops over the batch
@@ -178,12 +176,11 @@ def _of_positions(out: Tensor, turns: int) -> Rows:
 
 (_SHARED_PATCHES,) = constants("aten_2", "patches", "shared")
 _MOST_KERNELS = 1024  # listed one by one; a file may claim any batch
-_COLUMNS_RANK = 3  # of a batch of columns; a batch of images has one axis more
 
 
 def columns(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """One kernel for each image; a thread copies a patch of one channel, one position after the other."""
-    images = out.shape[0] if out.rank == _COLUMNS_RANK else 1
+    images = out.shape[0] if out.rank == IMAGE_RANK - 1 else 1  # images in rows of columns
     kernels = min(images, _MOST_KERNELS)
     moved = x.full_bytes // max(kernels, 1), out.full_bytes // max(kernels, 1)
     taps = out.shape[-2] // max(x.shape[-3], 1)  # rows of the columns, per channel

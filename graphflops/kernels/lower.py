@@ -206,18 +206,14 @@ def _moved(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 
 
 def _as_rows(x: Tensor) -> Tensor:
-    """Images with channels as the last axis."""
     shape, steps = ((*each[:1], *each[2:], each[1]) for each in (x.shape, x.strides))
     return replace(x, shape=shape, strides=steps)
 
 
 def _other(call: ConcreteCall) -> list[Kernel]:
     """An operator without a lowering of its own: one kernel with its work and traffic."""
-    like = call.out or next(iter(call.operands), None)
-    if like is None:
-        return []
-    cost = call.cost
-    return [Kernel("other", like.dtype, cost.matrix_flops, cost.arithmetic, *cost.moved)]
+    cost, like = call.cost, (*call.results, *call.operands)[:1]
+    return [Kernel("other", x.dtype, cost.matrix_flops, cost.arithmetic, *cost.moved) for x in like]
 
 
 @moved.on_operand

@@ -41,20 +41,14 @@ _GRADIENTS = {
     "svd": (4, 0, 14),
 }
 # Kernels that the CPU launches for all matrices, and for each, by way.
-_OF_ALL, _OF_EACH = (
-    all_constants("aten_2", "launches.decomposition"),
-    all_constants("aten_2", "launches.matrix"),
-)
-_MATRIX_RANK = 2
+_OF_ALL = all_constants("aten_2", "launches.decomposition")
+_OF_EACH = all_constants("aten_2", "launches.matrix")
 
 
 def decomposition(call: ConcreteCall) -> list[Kernel]:
     """One kernel for all matrices of the operand; none if the way is not known."""
-    way = _way(call)
-    if not way:
-        return []
-    x = call.operands[0]
-    return [_decomposed(way, x, call.cost.arithmetic, *call.cost.moved)]
+    way, cost = _way(call), call.cost
+    return [_decomposed(way, call.operands[0], cost.arithmetic, *cost.moved)] if way else []
 
 
 def decomposition_gradient(call: ConcreteCall) -> list[Kernel]:
@@ -79,5 +73,5 @@ def _decomposed(way: str, x: Tensor, work: int, read: int, written: int) -> Kern
 
 def _way(call: ConcreteCall) -> str:
     x = next(iter(call.operands), None)
-    is_known = x is not None and x.rank >= _MATRIX_RANK and x.numel > 0
+    is_known = x is not None and x.rank >= 2 and x.numel > 0
     return _WAY_OF.get(call.operator.word, "") if is_known else ""

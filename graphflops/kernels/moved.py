@@ -156,12 +156,10 @@ def of_rows(family: Family, call: ConcreteCall) -> list[Kernel]:
 def rows_kernel(family: Family, like: Tensor, call: ConcreteCall, read: int, written: int) -> Kernel:
     """A kernel on rows of a tensor, along the call's axis or, by default, the last one."""
     axis = axis_of(call, like.rank)
-    columns = like.shape[axis] if like.rank else 1
-    is_inner = axis == like.rank - 1
+    is_inner, columns = axis == like.rank - 1, like.shape[axis] if like.rank else 1
     sizes = Rows(like.numel // max(columns, 1), columns, is_inner)
-    work = call.cost.arithmetic
     variant = call.operator.name if is_inner else "outer"
-    return Kernel(family, like.dtype, 0, work, read, written, sizes, variant=variant)
+    return Kernel(family, like.dtype, 0, call.cost.arithmetic, read, written, sizes, variant)
 
 
 def softmax_kernel(call: ConcreteCall, x: Tensor, variant: str, read: int, written: int) -> Kernel:
@@ -256,10 +254,8 @@ _THREADS, _IN_TURN = limits("aten_2", "scatter", "threads", "in_turn")
 
 def scatter(call: ConcreteCall) -> list[Kernel]:
     """A copy of the operand, unless the call is in-place, and the kernel that writes into it."""
-    name, source = call.operator.name, call.operand("source")
-    index = call.operand("index")
-    if source is None:
-        source = index
+    name, index = call.operator.name, call.operand("index")
+    source = call.operand("source", "index")
     if name not in _BY_ELEMENT | _BY_ROW or source is None or index is None or not call.operands:
         kernels = of_rows("scatter", call)
         if not call.operator.mutates:  # a copy of the operand
@@ -298,8 +294,7 @@ def scattered(x: Tensor, elements: int, name: str) -> Kernel:
     size = elements * x.bits // 8
     in_turn = Rows(elements, min(_IN_TURN, -(-elements // _THREADS)))
     variant = name if name == "scatter" else "scatter_add"
-    moved = size + INDEX_BYTES * elements, size
-    return Kernel("scatter", x.dtype, 0, 0, *moved, in_turn, variant=variant)
+    return Kernel("scatter", x.dtype, 0, 0, size + INDEX_BYTES * elements, size, in_turn, variant)
 
 
 def added_rows(x: Tensor, elements: int) -> Kernel:

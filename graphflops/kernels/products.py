@@ -2,11 +2,10 @@
 
 One kernel stands for an entire LSTM, GRU or RNN; a cell is two products and a pointwise kernel.
 
-cuDNN keeps a reserve that gradients read, and needs a workspace. Both are multiples of one tensor of all steps and hidden
-states. Each layer reserves its gates and states, and each layer after the first also its input. With half precision the
-reserve also has a copy of all weights. The workspace has the products of the gates, another copy of the weights, and 8 MiB
-for each layer and direction; batch-first sequences are copied, and layers of an LSTM hold what one passes to the next. From
-180 measurements of LSTMs on an H200 with PyTorch 2.11, and from programs with a GRU.
+cuDNN keeps a reserve that gradients read: gates and states of each layer, the input of each layer after the first, and with
+half precision a copy of all weights. Its workspace has the products of the gates, another copy of the weights, and 8 MiB for
+each layer and direction; batch-first sequences are copied. From 180 measurements of LSTMs on an H200 with PyTorch 2.11, and
+from programs with a GRU.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from graphflops.base.record import Record
 from graphflops.cost import Value
 from graphflops.dims import Dim, ceil_div, dim_max, total
 from graphflops.graph import Ref, tensor_type
-from graphflops.kernels.call import ConcreteCall, Tensor, Work
+from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.convolution import known, up
 from graphflops.kernels.kernel import (
@@ -36,7 +35,6 @@ from graphflops.kernels.moved import copied, copy, elementwise, on_operand, poin
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import BFLOAT16, TensorType
 
-_MATRIX_RANK = 2
 _FEW_ROWS, _TILE, _FEW_TILES, _DEEP, _RESULTS, _MOST_RESULTS = limits(
     *("aten_2", "biased", "few_rows", "tile", "few_tiles", "deep", "results", "most_results")
 )
@@ -79,7 +77,7 @@ def product(call: ConcreteCall) -> list[Kernel]:
     if call.operator.name == "grouped_mm":
         return _of_groups(call, problem)
     x, bias, out, kernels = call.operand("a"), call.operand("bias"), call.out, copied(call)
-    if call.operator.name == "linear" and x is not None and x.rank > _MATRIX_RANK and not x.is_contiguous:
+    if call.operator.name == "linear" and x is not None and x.rank > 2 and not x.is_contiguous:
         if kernels:
             problem = replace(problem, sizes=replace(problem.sizes, layout="tn"))
         if bias is None or out is None:
@@ -122,7 +120,7 @@ def _of_groups(call: ConcreteCall, problem: Problem) -> list[Kernel]:
     groups, rows = max(weight.shape[0], 1), problem.sizes.m
     sizes = replace(problem.sizes, m=-(-rows // groups), batch=groups)
     read, written = call.cost.moved
-    if call.operands[0].rank == _MATRIX_RANK < weight.rank:
+    if call.operands[0].rank == 2 < weight.rank:
         unread = min(rows, groups) - groups * (1 - (1 - 1 / groups) ** rows)
         read -= int(unread * weight.full_bytes / groups)
         sizes = replace(sizes, algorithm="grouped")
@@ -137,11 +135,11 @@ def product_backward(call: ConcreteCall) -> list[Kernel]:
         return []
     kernels = []
     a, b = call.operand("a"), call.operand("b", "weight")
-    is_first = b is not None and b.rank < _MATRIX_RANK  # a vector
+    is_first = b is not None and b.rank < 2  # a vector
     for_b = problem.for_a if is_first else problem.for_b
     for operand, other, gradient in ((a, b, problem.for_a), (b, a, for_b)):
         if operand is not None and operand.requires_grad:
-            vectors = [x for x in (other, b) if x is not None and x.rank < _MATRIX_RANK]
+            vectors = [x for x in (other, b) if x is not None and x.rank < 2]
             if len(vectors) == 2:  # a column times a row; if the first operand is a vector it has one row
                 read = operand.shape[-1] * operand.bits // 8 + (0 if call.out is None else call.out.nbytes)
                 kernels.append(elementwise(operand, read, operand.full_bytes, operand.numel))
@@ -159,7 +157,7 @@ def product_backward(call: ConcreteCall) -> list[Kernel]:
 
 def _over_batches(operand: Tensor, other: Tensor | None, out: Tensor | None) -> list[Kernel]:
     """The sum of a factor's gradient over batches that repeat it; none if a matrix makes all rows one product."""
-    if out is None or other is None or min(operand.rank, other.rank) <= _MATRIX_RANK:
+    if out is None or other is None or min(operand.rank, other.rank) <= 2:
         return []
     repeats = prod(out.shape[:-2]) // max(prod(operand.shape[:-2]), 1)
     size, shape = repeats * operand.full_bytes, (repeats, operand.numel)
@@ -177,11 +175,11 @@ def problem_of(call: ConcreteCall) -> Problem | None:
     own = call.estimate.matrix_dtype  # where the rule states one
     dtype = a.dtype if own is None else own.name
     batch, n = 1, out.shape[-1] if out.rank else 1
-    if b is not None and b.rank < _MATRIX_RANK:  # a vector: all results are in one column
+    if b is not None and b.rank < 2:  # a vector: all results are in one column
         n = out.numel
-    elif b is None or b.rank > _MATRIX_RANK:  # a weight that all batch entries share makes them one product
+    elif b is None or b.rank > 2:  # a weight that all batch entries share makes them one product
         first = call.operand("a")
-        is_row = first is not None and first.rank < _MATRIX_RANK  # a vector times each matrix of a batch
+        is_row = first is not None and first.rank < 2  # a vector times each matrix of a batch
         batch = prod(out.shape[: -1 if is_row else -2])
     m = out.numel // max(batch * n, 1)
     # The first letter is that of the second operand, in the order of BLAS: t if k is innermost.
@@ -208,15 +206,15 @@ def recurrent(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """One kernel for all layers and steps, after a copy if the batch is first; also for cuDNN's operator of gradients."""
     if not out.rank:
         return []
+    phase: Pass = "backward" if call.operator.word.endswith("_backward") else "forward"
+    sizes = _sizes(call, phase)
     if "cell" in call.operator.word:  # products of operand and state, and one kernel for all gates
-        sizes = _sizes(call, "forward")
         gates = sizes.gates * sizes.hidden
         size = sizes.batch * gates * x.bits // 8
         gated = elementwise(x, 2 * size, size // sizes.gates, 3 * sizes.batch * gates)
         return [*[problem.kernel() for problem in _of_cell(x, sizes)], gated]
     turned = [copy(_steps_first(x))] if _is_batch_first(call) else []
-    phase: Pass = "backward" if call.operator.word.endswith("_backward") else "forward"
-    return [*turned, _recurrence(call, call.cost, phase)]
+    return [*turned, Kernel("recurrence", x.dtype, call.cost.matrix_flops, 0, *call.cost.moved, sizes)]
 
 
 @on_operand
@@ -224,10 +222,10 @@ def recurrent_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kerne
     """One kernel that processes the steps in reverse."""
     if not out.rank:
         return []
+    sizes, cost = _sizes(call, "backward"), call.backward_cost
     if "cell" not in call.operator.word:
-        return [_recurrence(call, call.backward_cost, "backward")]
+        return [Kernel("recurrence", x.dtype, cost.matrix_flops, 0, *cost.moved, sizes)]
     # A cell: its gates, sums for both biases, and for each product the gradients of operand and weight.
-    sizes = _sizes(call, "backward")
     gates, rows = sizes.gates * sizes.hidden, sizes.batch
     size = rows * gates * x.bits // 8
     grads = replace(x, shape=(rows, gates), strides=(gates, 1), nbytes=size)
@@ -246,11 +244,6 @@ def _steps_first(x: Tensor) -> Tensor:
     """The operand as cuDNN reads it, with its first two axes exchanged."""
     batch, steps, *width = x.shape
     return replace(x, shape=(steps, batch, *width), strides=(x.strides[1], x.strides[0], *x.strides[2:]))
-
-
-def _recurrence(call: ConcreteCall, cost: Work, phase: Pass) -> Kernel:
-    sizes, dtype = _sizes(call, phase), call.operands[0].dtype
-    return Kernel("recurrence", dtype, cost.matrix_flops, 0, *cost.moved, sizes)
 
 
 def _sizes(call: ConcreteCall, phase: Pass) -> Recurrence:

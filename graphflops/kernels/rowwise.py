@@ -16,7 +16,7 @@ from graphflops.graph import Ref
 from graphflops.kernels.beside import largest_power
 from graphflops.kernels.call import ConcreteCall, Sizes, Tensor
 from graphflops.kernels.choices import limits
-from graphflops.kernels.kernel import HALF, Family, Kernel, Rows, Strided
+from graphflops.kernels.kernel import FLOAT_BYTES, HALF, Family, Kernel, Rows, Strided
 from graphflops.kernels.moved import along, copied, elementwise, fill, is_last, pointwise, reduction
 from graphflops.passes.program import PricedCall, PricedProgram
 from graphflops.tensor import DTYPES, TensorType
@@ -24,6 +24,7 @@ from graphflops.tensor import DTYPES, TensorType
 _MANY_ROWS, _FEW_COLUMNS, _ROWS_OF_A_PART, _VECTOR = limits(
     *("aten_2", "layer_norm", "many_rows", "few_columns", "rows_of_a_part", "vector")
 )
+_OF_GROUPS = ("group_norm", "native_group_norm")
 
 
 def norm(call: ConcreteCall) -> list[Kernel]:
@@ -31,7 +32,7 @@ def norm(call: ConcreteCall) -> list[Kernel]:
     if (x := call.operand("x")) is None:
         return []
     name, in_order = call.operator.name, copied(call)
-    if name in ("group_norm", "native_group_norm"):
+    if name in _OF_GROUPS:
         factors = [] if _is_of_vectors(x) else [elementwise(x, 0, 0)]
         moments = _moments(call, x, x.full_bytes)
         return [*in_order, moments, *factors, _with_factors(x, x.full_bytes, 2, 2)]
@@ -53,21 +54,18 @@ def weight_norm(call: ConcreteCall) -> list[Kernel]:
     """A weight scaled to norms along its first or last axis; one block for every 16 columns loops over all rows."""
     x, g = call.operands[0], call.operands[-1]
     columns = max(g.numel, 1)
-    is_inner = bool(g.rank) and g.shape[0] == columns
-    rows = Rows(columns, x.numel // columns, is_inner)
-    variant = "weight_norm" if is_inner else "weight_norm_last"
-    work, size = 2 * x.numel, x.full_bytes
-    return [Kernel("normalization", x.dtype, 0, work, size, size, rows, variant=variant)]
+    rows = Rows(columns, x.numel // columns, is_inner=bool(g.rank) and g.shape[0] == columns)
+    variant, size = "weight_norm" if rows.is_inner else "weight_norm_last", x.full_bytes
+    return [Kernel("normalization", x.dtype, 0, 2 * x.numel, size, size, rows, variant)]
 
 
 def norm_backward(call: ConcreteCall) -> list[Kernel]:
     """The gradient of the operand, and another kernel for weight and bias if they want one."""
     if (x := call.operand("x")) is None:
         return []
-    name = call.operator.name
-    if name == "batch_norm":
+    if (name := call.operator.name) == "batch_norm":
         return batch_norm_backward(call, _as_read(call, x))
-    if name in ("group_norm", "native_group_norm"):
+    if name in _OF_GROUPS:
         # Sums over the pixels of each channel, factors from the sums, their use; the weight's gradient is from the sums.
         channels, small = prod(x.shape[:2]), elementwise(x, 0, 0)
         if _is_of_vectors(x):  # factors in one kernel; one block for every 32 channels loops over all vectors
@@ -108,11 +106,10 @@ def _weight_gradient(call: ConcreteCall, x: Tensor, name: str) -> list[Kernel]:
     if rows <= _MANY_ROWS or columns >= _FEW_COLUMNS:
         sums = Rows(columns, rows, is_inner=False)
         return [Kernel("reduction", x.dtype, 0, work, read, 0, sums, variant=f"{name}_weight")]
-    parts = rows // _ROWS_OF_A_PART
-    added = Rows(columns, parts, is_inner=False)
-    size = columns * parts * 4
-    summed = Kernel("reduction", "float32", 0, size // 4, size, 0, added, variant="outer")
-    return [elementwise(x, read, size, work), summed]
+    added = Rows(columns, rows // _ROWS_OF_A_PART, is_inner=False)
+    count = added.rows * added.columns
+    summed = Kernel("reduction", "float32", 0, count, FLOAT_BYTES * count, 0, added, variant="outer")
+    return [elementwise(x, read, FLOAT_BYTES * count, work), summed]
 
 
 def _kernel(call: ConcreteCall, x: Tensor, read: int, written: int) -> Kernel:
@@ -301,11 +298,9 @@ def _classes(x: Tensor) -> int:
 
 
 def _softmax(x: Tensor, variant: str, reads: int) -> Kernel:
-    columns = _classes(x)
+    columns, size = _classes(x), x.full_bytes
     rows = Rows(x.numel // max(columns, 1), columns)
-    work, size = 5 * x.numel, x.full_bytes
-    kernel = Kernel("softmax", x.dtype, 0, work, reads * size, size, rows, variant=variant)
-    return along(1, x, kernel)
+    return along(1, x, Kernel("softmax", x.dtype, 0, 5 * x.numel, reads * size, size, rows, variant))
 
 
 def _picked(x: Tensor, family: Family) -> Kernel:

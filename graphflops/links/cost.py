@@ -1,9 +1,9 @@
 """Networks of devices, and the time of a collective: latency by steps and bytes by bandwidth, as in NCCL's own cost model.
 
-Short messages use a protocol of low latency at a share of a link's bandwidth; long messages reach most of the bandwidth
-after a setup. The faster of both counts. Inside a node, NVLink joins the devices in a ring, or a switch sums and multicasts.
-Between nodes, rings and trees use the network links of a node, which its devices share. Constants come from the device's
-profile (`rates`, fitted to NCCL's times) and from `between_nodes.json`; measured times near a message correct the model.
+Short messages use a protocol of low latency at a share of the bandwidth; long ones reach most of it after a setup. The
+faster counts. Inside a node, NVLink joins the devices in a ring, or a switch sums and multicasts. Between nodes, rings and
+trees use links that the devices of a node share. Constants come from the device's profile (`rates`, fitted to NCCL's times)
+and from `between_nodes.json`; measured times near a message correct the model.
 """
 
 from __future__ import annotations
@@ -60,10 +60,7 @@ class BetweenNodes(msgspec.Struct, frozen=True):
 
 
 def network_of(profile: Device, text: str | None = None) -> Network:
-    """The network of a device's profile. text: other links between nodes, such as `8x400Gbit`.
-
-    Raises OptionError if the text has another form.
-    """
+    """The network of a profile, or with links such as `8x400Gbit`. Raises OptionError if the text has another form."""
     node = profile.node or device(_REFERENCE).node
     assert node is not None
     if text is None:
@@ -139,23 +136,23 @@ def of_sent(
     rates = device.rates.get(f"collective.{'all_to_all' if kind == 'send' else kind}")
     if rates is None:
         slowest = min(bandwidth * _LINK_SHARE, network.rate if nodes > 1 else bandwidth)
-        return _guess(_SETUP * log2(group) + nbytes / slowest, _UNMEASURED)
+        return _within(_SETUP * log2(group) + nbytes / slowest, _UNMEASURED, is_guess=True)
     model = _Model(kind, nbytes, inside, nodes, bandwidth, rates, network)
     if nodes > 1:
-        return _guess(model.between(), _BETWEEN)
+        return _within(model.between(), _BETWEEN, is_guess=True)
     modelled = model.within()
     own = ("collective", kind)
     points = next((one for one in device.calibration if (one.family, one.variant) == own), None)
     if points is None or group > max(point[1] for point in points.points):
         spread = rates["spread"] * (_OTHER_DEVICE if device.rates_of else 1)
-        return Transfer(modelled, modelled / spread, modelled * spread, bool(device.rates_of) or group > 2)
+        return _within(modelled, spread, is_guess=bool(device.rates_of) or group > 2)
     corrected = interpolated(points, (model.message, group))
-    found, spread = modelled * corrected.factor, exp(NINE_OF_TEN * corrected.deviation)
-    return Transfer(found, found / spread, found * spread)
+    return _within(modelled * corrected.factor, exp(NINE_OF_TEN * corrected.deviation))
 
 
-def _guess(found: float, spread: float) -> Transfer:
-    return Transfer(found, found / spread, found * spread, is_guess=True)
+def _within(found: float, spread: float, *, is_guess: bool = False) -> Transfer:
+    """A time with the interval of a factor around it."""
+    return Transfer(found, found / spread, found * spread, is_guess)
 
 
 class _Model(NamedTuple):

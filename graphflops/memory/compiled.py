@@ -1,8 +1,7 @@
 """Memory under torch.compile: what the kernels of a program's plan allocate and free.
 
 A kernel of elementwise calls or reductions writes over an operand that it is the last to read. Any other result takes the
-last freed buffer of its size, unless keeping that buffer until then raises the estimated peak of the graph. Inductor
-estimates that peak as if no memory were reused.
+last freed buffer of its size, unless keeping that until then raises the peak, as inductor estimates it without any reuse.
 """
 
 from __future__ import annotations

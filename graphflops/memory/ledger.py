@@ -19,8 +19,7 @@ from graphflops.execution.strides import row_major
 from graphflops.graph import Ref
 from graphflops.kernels.beside import reduction_bytes
 from graphflops.kernels.kernel import FLOAT_BYTES
-from graphflops.memory.allocator import Allocator
-from graphflops.memory.replay import OPTIMIZER, replay
+from graphflops.memory.allocator import OPTIMIZER, Allocator, replay
 from graphflops.passes.optimizer import Buffer, Parameter, known_bytes, trained, update
 from graphflops.passes.program import MemoryUse, PricedProgram
 from graphflops.report import ENTRIES, LASTING, Execution, Held, MemoryPhase, PhaseMemory, Row, Timeline

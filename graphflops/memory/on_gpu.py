@@ -14,7 +14,7 @@ from graphflops.dims import Dim, dim_max, evaluate, prod, total
 from graphflops.execution.fast_path import projections
 from graphflops.execution.layouts import chosen_kernel
 from graphflops.execution.runs import Runs
-from graphflops.execution.strides import by_form, places_by_form
+from graphflops.execution.strides import by_form
 from graphflops.graph import Ref
 from graphflops.kernels import buffers as kernels
 from graphflops.kernels.attention import AttentionMemory, cut
@@ -39,7 +39,6 @@ class OnGpu(CallByCall):
         self.found: dict[tuple[Any, ...], Any] = {}
 
     def owners(self) -> Mapping[str, str]:
-        """The value whose memory each tensor shares, given the layouts of operands."""
         return self.run.owners
 
     def copied(self) -> Container[str]:
@@ -52,7 +51,6 @@ class OnGpu(CallByCall):
         return AttentionMemory.of(call, self.layouts, self.training)
 
 
-_TWO = 2  # factors of a product
 # Kinds of operators whose gradients read the result's gradient row-major.
 _READING_IN_ORDER = frozenset(
     {"product", "convolution", "normalisation", "attention", "softmax", "pooling", "resampling", "recurrent"}
@@ -83,10 +81,7 @@ class Eager(OnGpu):
         return frozenset(found)
 
     def copied_slices(self, call: PricedCall) -> Dim:
-        """Bytes of two copies of the gradient, which autograd makes if a call overwrites a view (`CopySlices`).
-
-        The first is of the base's gradient; the second is of the view's part, from which the call's gradient is computed.
-        """
+        """Bytes of two copies of the gradient, which autograd makes if a call overwrites a view (`CopySlices`)."""
         if call.gradient is None or not call.node.operator.mutates:
             return 0
         operand = next(iter(call.tensors(self.values)), "")
@@ -153,7 +148,7 @@ class Eager(OnGpu):
         """
         if is_repeated or call.gradient is None:
             needed = (self.repeated_bytes(call) if is_repeated else 0,)
-            factors = [place for place, _ in call.gradient.gradients if place < _TWO] if call.gradient else []
+            factors = [place for place, _ in call.gradient.gradients if place < 2] if call.gradient else []
             return (), (needed,) * (len(factors) if call.node.operator.kind == "product" and factors else 1)
         if apart := kernels.gradients_apart(call, self.layouts):
             return [size for size in [slices] if size != 0], apart
@@ -192,10 +187,7 @@ class Eager(OnGpu):
 
     @by_form
     def saved_bytes(self, call: PricedCall) -> Dim:
-        """Bytes that the rule or attention kernel saves, with saved copies of operands.
-
-        They include the copy of an operand that an in-place activation overwrites, and a norm's row-major copy.
-        """
+        """Bytes that the rule or attention kernel saves, with saved copies of operands."""
         layers, attention = Recurrent.of(call, self.values), self.attention(call)
         if layers is not None and call.gradient is not None:
             return layers.reserve
@@ -204,7 +196,6 @@ class Eager(OnGpu):
             copies = [attention.mask_copy]
         return super().saved_bytes(call) + total(copies) + kernels.saved_input_bytes(call, self.values)
 
-    @places_by_form
     def saved_values(self, call: PricedCall) -> list[str | None]:
         """Operands and results that gradients read or autograd saves needlessly, without those saved as copies."""
         attention, operands = self.attention(call), call.tensors(self.values)

@@ -12,9 +12,8 @@ from graphflops.base.units import numbered, seconds, unnumbered
 from graphflops.derived.items import outside_of_calls
 from graphflops.dims import Dim, total
 from graphflops.errors import ModelError, OptionError
-from graphflops.memory.allocator import Allocator, Block
+from graphflops.memory.allocator import BEFORE, OPTIMIZER, Allocator, Block, moments, replay, without_value
 from graphflops.memory.ledger import is_alive
-from graphflops.memory.replay import BEFORE, OPTIMIZER, moments, replay, without_value
 from graphflops.render import summary
 from graphflops.render.text import Numbers, count_of, listed, operator_name, safe
 from graphflops.render.time import LEAST_SHARE, communication, limits, rates

@@ -19,7 +19,7 @@ def through(device: Device) -> float:
     """Bytes per second that constants are shares of: below the bandwidth, multiprocessors limit a kernel."""
     if not device.clock_hz:
         return device.bandwidth
-    return _BYTES_PER_CYCLE * (device.multiprocessors or 1) * device.clock_hz
+    return _BYTES_PER_CYCLE * device.cores * device.clock_hz
 
 
 def cached(nbytes: float, device: Device) -> float:

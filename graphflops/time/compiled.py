@@ -93,7 +93,7 @@ class CompiledLauncher(Launcher):
                         yield from exchanges.started(launch, op.outputs, call.node.group)
                     else:
                         yield launch
-        yield from exchanges.all_ends()
+        yield from exchanges.ends(exchanges.pending)
 
     def _of_library(
         self, call: PricedCall, op: Extern, graph: PricedGraph, plan: Plan, row: int, times: int, phase: str
@@ -158,10 +158,7 @@ def _host_seconds(costs: Costs, phase: str, kernels: Sequence[Kernel], *, is_gra
 def _of_product(
     call: PricedCall, op: Extern, kernels: Sequence[Kernel], layouts: Layouts
 ) -> tuple[Kernel, ...]:
-    """A product, after the copies that it makes of operands that BLAS cannot read and of the matrix that it adds to.
-
-    Padded sizes are rounded up to what tensor cores load.
-    """
+    """A product, with padded sizes as tensor cores load them, after copies for BLAS and of the matrix that it adds to."""
     is_linear, copies = call.node.operator.name == "linear", operand_copies(call, layouts).values()
     by_inductor = sum(not copy.is_inside for copy in copies) * (not op.is_gradient)
     own = [kernel for kernel in kernels if kernel.family == "copy"][by_inductor:]
@@ -364,10 +361,7 @@ def _slow_gradient(concrete: ConcreteCall) -> float:
 def written_kernel(
     elements: int, loads: float, read: int, written: int, slow: float = 0, rows: Rows | None = None
 ) -> Kernel:
-    """A pointwise kernel, or one that reduces rows along the innermost or an outer axis.
-
-    loads: per element. slow: the time of slow instructions, in loads.
-    """
+    """A pointwise kernel, or one that reduces rows. loads: per element. slow: the time of slow instructions, in loads."""
     if rows is None:
         work = int(elements * (_TIME["loop"] + loads) + slow)
         return Kernel("elementwise", "float32", 0, work, read, written, variant="fused")

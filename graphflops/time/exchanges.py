@@ -98,10 +98,6 @@ class Exchanges(Struct):
             yield replace(start, part="wait", host_seconds=0.0)
         self.pending = {name: start for name, start in self.pending.items() if start.ticket not in found}
 
-    def all_ends(self) -> Iterator[Launches]:
-        """The waits for all collectives that still run at the end of a graph."""
-        yield from self.ends([*self.pending])
-
 
 def awaited_later(calls: Sequence[PricedCall]) -> frozenset[str]:
     """Names of the collectives that are not waited for immediately."""

@@ -68,7 +68,6 @@ class Launcher:
         self.joined: dict[tuple[Kernel, ...], tuple[Kernel, ...]] = {}
 
     def at(self, values: Mapping[str, int]) -> None:
-        """Use other sizes from now on."""
         self.sizes = Sizes(values)
         self.known, self.called = {}, {}
 
@@ -157,7 +156,7 @@ class Launcher:
             if call.estimate.regions:
                 for inner, place, turns in self._nested(call, row, times):
                     yield from self._forward(inner, place, turns, records)
-        yield from exchanges.all_ends()
+        yield from exchanges.ends(exchanges.pending)
 
     def _called(self, site: _Site, records: bool) -> Launches:
         """What equal calls launch in the forward, without the dispatches around a recorded call."""
@@ -299,10 +298,7 @@ class Launcher:
     def _lowered(
         self, call: PricedCall, layouts: Layouts, *, is_backward: bool, is_turned: bool = False
     ) -> tuple[Kernel, ...] | None:
-        """The kernels of one call in one phase; None if a size is open. Calls of one form are lowered once.
-
-        is_turned: whether its images are channels last, whatever their layout in the program.
-        """
+        """The kernels of one call in one phase; None if a size is open. is_turned: whether its images are channels last."""
         form = layouts.forms.of(call)
         records = self.records and call.node.operator.kind == "attention"  # others have the same kernels
         key = (layouts, records, is_backward, is_turned, form)

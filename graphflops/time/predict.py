@@ -74,7 +74,7 @@ def predict(kernel: Kernel, device: Device) -> Time:
         return _transfer(kernel, kernel.sizes, device)
     if isinstance(sizes := kernel.sizes, Convolution) and sizes.algorithm in ("one_by_one", "direct"):
         found = predict_products.group_seconds(
-            kernel, sizes, device.multiprocessors or 1, lambda part: predict(part, device).seconds
+            kernel, sizes, device.cores, lambda part: predict(part, device).seconds
         )
         return Time(found, found / _GROUPS, found * _GROUPS, "latency")
     width = bytes_of(kernel.dtype)

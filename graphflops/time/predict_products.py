@@ -60,7 +60,7 @@ class Problem(Record, frozen=True):
 
 def seconds(problem: Problem, rates: Rates, device: Device) -> Times:
     """Seconds of a product, of its arithmetic at the peak, and of its traffic at full bandwidth."""
-    cores, results = device.multiprocessors or 1, problem.batch * problem.m * problem.n
+    cores, results = device.cores, problem.batch * problem.m * problem.n
     ceilings = 2 * results * problem.k / problem.peak, problem.moved / device.bandwidth
     # Kernels for rows that are not multiples of 16 bytes are slower.
     aligned = next((each for each in (_ALIGNED, 8, 4) if problem.alignment >= each), 2)

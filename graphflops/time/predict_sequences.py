@@ -2,11 +2,10 @@
 
 Attention: blocks of queries that loop over tiles of keys, in waves; or one query against all keys.
 
-Recurrent layers: a layer first multiplies all inputs at once. If the recurrent weight fits into the registers of a
-multiprocessor, a thread block then processes all steps of one sequence in a single kernel. Otherwise each step is a product
-and a pointwise kernel; the layers of a stack and the two directions run in parallel streams, as far as there are free
-multiprocessors. The backward processes the steps in reverse, then sums the gradients of weights and biases. From layers on
-an H200 with torch 2.11.
+Recurrent layers: a layer first multiplies all inputs at once. If the recurrent weight fits into a multiprocessor's
+registers, a thread block then processes all steps of one sequence. Otherwise each step is a product and a pointwise kernel;
+layers and directions run in parallel streams, as far as there are free multiprocessors. The backward processes the steps in
+reverse, then sums the gradients of weights and biases. From layers on an H200 with torch 2.11.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def attention_seconds(
     sizes: Attention, element: float, moved: int, peak: float, rates: Rates, device: Device
 ) -> Times:
     """Seconds of an attention, of its arithmetic at the peak, and of its traffic at full bandwidth. element: its bytes."""
-    cores = device.multiprocessors or 1
+    cores = device.cores
     width = up(sizes.width, int(rates.get("step", 32)))
     # FLOPs per pair and element of the width: 5 products in the backward, 2 in the forward.
     products = 10 if sizes.phase == "backward" else 4
@@ -145,7 +144,7 @@ class _Layers:
 
     def __init__(self, sizes: Recurrence, dtype: str, device: Device, predict: Predict) -> None:
         self.sizes, self.dtype, self.predict = sizes, dtype, predict
-        self.cores, self.is_gpu = device.multiprocessors or 1, device.kind == "gpu"
+        self.cores, self.is_gpu = device.cores, device.kind == "gpu"
         self.gates, self.rows = sizes.gates * sizes.hidden, sizes.steps * sizes.batch
         self.width = bytes_of(dtype)
         self.is_backward = sizes.phase == "backward"

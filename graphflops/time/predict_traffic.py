@@ -30,9 +30,8 @@ _OWN_KERNELS = {False: ((1, 1), (3, 3), (5, 5)), True: ((1, 1), (3, 3))}
 _LINE = 128  # bytes of a line of the cache: channels that fill lines fall into fewer sets of it
 _TILED = 5  # positions along a filter up to which a kernel of tiles computes the weight's gradient: of 142 on an H200
 _TENSORS_AROUND = 3  # of the same size as its own, which are in the cache too while such a kernel runs
-_EVICTED = (
-    3.0  # how much faster than its size the evicted share of what is read twice grows above the cache's
-)
+# How much faster than its size the evicted share of what is read twice grows above the cache's.
+_EVICTED = 3.0
 _MOST_PLACES = 256  # places along an axis that are averaged
 _OF_WARP = 2048  # elements of a row that a warp processes, padded to a power of two (PersistentSoftmax.cuh)
 _LONGEST = 4096  # elements of a row that one block sums
@@ -46,8 +45,7 @@ def seconds(kernel: Kernel, width: float, rates: Rates, device: Device) -> Times
     moved = kernel.read_bytes + kernel.written_bytes
     moved += kernel.sizes.gaps if isinstance(kernel.sizes, Strided) else 0
     cached = bandwidth.cached(moved, device)
-    cores = device.multiprocessors or 1
-    cycles = cores * (device.clock_hz or 1e9)
+    cycles = device.cores * (device.clock_hz or 1e9)
     through = bandwidth.through(device)
     from_memory = min(device.bandwidth * rates.get("reached", bandwidth.REACHED), through * rates["memory"])
     traffic = cached / (through * rates["cache"]) + (moved - cached) / from_memory
@@ -64,7 +62,7 @@ def seconds(kernel: Kernel, width: float, rates: Rates, device: Device) -> Times
     rows, wait, beside = _rows_and_waits(kernel, rates, device)
     if isinstance(sizes := kernel.sizes, Convolution) and sizes.phase == "weight_gradient":
         taps = sizes.filters * prod(sizes.filter)  # one block for each tap of each filter
-        work += 0.0 if "position" in rates else taps / cores * rates.get("row", 0.0) * 1e-9
+        work += 0.0 if "position" in rates else taps / device.cores * rates.get("row", 0.0) * 1e-9
     mix = rates.get("mix", _MIX)
     longest = sum(limit**mix for limit in (traffic, elements, work, rows, beside)) ** (1 / mix)
     return rates["floor"] * 1e-6 + longest + wait, max(elements, work, rows, wait, beside), traffic
@@ -76,17 +74,14 @@ def tiled_seconds(sizes: Convolution, width: float, moved: int, rates: Rates, de
     down, across = _TILE
     tiles = -(-problem.m // down) * -(-problem.n // across) * problem.batch
     steps = problem.k + rates["start"]
-    computed = steps * rates["step"] * 1e-9 * tiles / (device.multiprocessors or 1)
+    computed = steps * rates["step"] * 1e-9 * tiles / device.cores
     waited = steps * rates["latency"] * 1e-9
     longest = (computed**_MIX + waited**_MIX) ** (1 / _MIX)
     return rates["floor"] * 1e-6 + longest, longest, moved / device.bandwidth
 
 
 def decomposition_seconds(sizes: Rows, rates: Rates) -> Times:
-    """Seconds of decompositions: the columns of a matrix in sequence, and the elements of all matrices.
-
-    Matrices of more than `together` columns are processed one by one.
-    """
+    """Seconds of the columns in sequence, and of all elements. Matrices of more than `together` columns run one by one."""
     rows, n = sizes.rows, sizes.columns
     serial = rates["floor"] * 1e-6 + n * (rates["column"] + n * rates.get("square", 0.0)) * 1e-9
     turns = rows if n > rates.get("together", _UNLIMITED) else 1
@@ -102,7 +97,7 @@ def _rows_and_waits(kernel: Kernel, rates: Rates, device: Device) -> tuple[float
     (`evicted`).
     """
     if isinstance(kernel.sizes, Convolution) and "position" in rates:
-        planes = kernel.sizes.batch * kernel.sizes.channels / (device.multiprocessors or 1)
+        planes = kernel.sizes.batch * kernel.sizes.channels / device.cores
         column = prod(kernel.sizes.filter) * rates.get("column", 0.0) * 1e-9
         return planes * rates.get("row", 0.0) * 1e-9, column, 0.0
     if isinstance(kernel.sizes, Windows):
@@ -118,12 +113,12 @@ def _rows_and_waits(kernel: Kernel, rates: Rates, device: Device) -> tuple[float
     if is_reduction and kernel.variant in ("", "pairs"):
         columns = in_turn(kernel.sizes) if is_inner else min(columns, _LONGEST)
     if kernel.family == "softmax" and not is_inner:  # blocks wait until a multiprocessor has room
-        columns *= max(1.0, kernel.sizes.rows / (_AT_ONCE * (device.multiprocessors or 1)))
+        columns *= max(1.0, kernel.sizes.rows / (_AT_ONCE * device.cores))
     if "padded" in rates and columns > _OF_WARP:
         columns /= _WARP  # processed by a block
     if kernel.variant in _OF_COLUMNS:
         columns = rows_of_thread(kernel.sizes.rows, kernel.sizes.columns)
-    started = kernel.sizes.rows * each * rates.get("row", 0.0) * 1e-9 / (device.multiprocessors or 1)
+    started = kernel.sizes.rows * each * rates.get("row", 0.0) * 1e-9 / device.cores
     nearby = _TENSORS_AROUND * (kernel.written_bytes or kernel.read_bytes)
     missed = 1 - bandwidth.cached(nearby, device) / max(nearby, 1)
     wait, load, chain, again, later = (columns * rates.get(name, 0.0) * 1e-9 for name in _WAITS)
@@ -214,14 +209,15 @@ def in_turn(sizes: Rows) -> float:
 
 def _outer_seconds(sizes: Rows, traffic: float, rates: Rates, device: Device) -> tuple[float, float]:
     """Seconds of a reduction along outer axes, and of what its threads do in sequence."""
-    cores = device.multiprocessors or 1
     vector = gcd(sizes.rows, _VECTOR)
-    platform = replace(platform_of(device), multiprocessors=cores)
+    platform = replace(platform_of(device), multiprocessors=device.cores)
     blocks = sharing_blocks(sizes.rows // vector, sizes.columns, vector, platform)
     groups, parts, each = map(size_hint, (blocks.groups, blocks.parts, blocks.each))
     step = rates["step"] * 1e-9 * (1 + (vector - 1) * rates["vector"])
     serial = max(1.0, groups * parts / blocks.at_once) * -(-each // parts) * step
-    elements = sizes.rows * (sizes.columns + _PLACE) / (rates["elements"] * cores * (device.clock_hz or 1e9))
+    elements = (
+        sizes.rows * (sizes.columns + _PLACE) / (rates["elements"] * device.cores * (device.clock_hz or 1e9))
+    )
     joined = rates["fence"] * 1e-6 + -(-parts // blocks.down) * rates["join"] * 1e-9 if parts > 1 else 0.0
     longest = sum(limit**_MIX for limit in (serial, traffic, elements)) ** (1 / _MIX)
     return rates["floor"] * 1e-6 + longest + joined, max(serial, elements) + joined
@@ -229,10 +225,7 @@ def _outer_seconds(sizes: Rows, traffic: float, rates: Rates, device: Device) ->
 
 def _planes(sizes: Rows, traffic: float, rates: Rates, device: Device) -> tuple[float, float]:
     """The same for planes: one block for each channel, or several if there are few channels."""
-    cores = device.multiprocessors or 1
-    parts = 1
-    if sizes.columns >= _LONG * _BLOCK:
-        parts = max(1, 4 * cores // sizes.rows)
-    serial = -(-sizes.rows * parts // cores) * sizes.columns / parts * rates["step"] * 1e-9
+    parts = max(1, 4 * device.cores // sizes.rows) if sizes.columns >= _LONG * _BLOCK else 1
+    serial = -(-sizes.rows * parts // device.cores) * sizes.columns / parts * rates["step"] * 1e-9
     joined = rates["fence"] * 1e-6 if parts > 1 else 0.0
     return rates["floor"] * 1e-6 + serial + traffic + joined, serial + joined

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from math import exp, hypot, log, prod, sqrt
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -21,6 +22,7 @@ from graphflops.time.predict import Batch, Time, matrix_peak, predict, slowdowns
 from graphflops.time.schedule import Clock, Costs, Running
 
 _NOTHING = CallTime(0.0, 0.0, 0.0, "launch")  # a call in a graph that runs no kernel
+_SUMMED = ("seconds", "low", "high", "collective", "exposed", "waited", "elapsed", "ahead")
 _GRAPH_GAP = 0.9e-6  # seconds between two kernels of a CUDA graph if the device's profile has no value
 
 
@@ -145,7 +147,6 @@ class _Timer:
         return tally.phase(self.device), rows
 
     def whole(self) -> PhaseTime:
-        """The time of all phases so far."""
         whole = _Tally()
         for tally, times in self.tallies:
             whole.count(tally, times)
@@ -208,16 +209,13 @@ class _Exchanges:
 
 
 def _sum(one: CallTime, other: CallTime) -> CallTime:
-    bound = one.bound if one.seconds >= other.seconds else other.bound
-    return CallTime(
-        *(one.seconds + other.seconds, one.low + other.low, one.high + other.high),
-        bound,
-        ", ".join(dict.fromkeys([*one.kernel.split(", "), *other.kernel.split(", ")])).strip(", "),
-        *(one.collective + other.collective, one.exposed + other.exposed),
-        *(one.waited + other.waited, one.elapsed + other.elapsed),
-        one.awaited_at if other.awaited_at is None else other.awaited_at,
-        one.ahead + other.ahead,
-        one.group or other.group,
+    sums: dict[str, Any] = {name: getattr(one, name) + getattr(other, name) for name in _SUMMED}
+    return one._replace(
+        **sums,
+        bound=one.bound if one.seconds >= other.seconds else other.bound,
+        kernel=", ".join(dict.fromkeys([*one.kernel.split(", "), *other.kernel.split(", ")])).strip(", "),
+        awaited_at=one.awaited_at if other.awaited_at is None else other.awaited_at,
+        group=one.group or other.group,
     )
 
 
@@ -233,7 +231,6 @@ class _Tally(Struct):
     exposed: float = 0.0  # seconds of these in which no other kernel runs
 
     def count(self, phase: _Tally, times: int = 1) -> None:
-        """Add the calls of a phase that runs `times` times, as a micro-step does."""
         for part in phase.parts:
             low, high = part.low * times, part.high * times
             self.parts.append(part._replace(seconds=part.seconds * times, low=low, high=high))

@@ -1,11 +1,11 @@
 """The CPU's time for a call, and the sum of kernel times: one after the other, or as fast as the CPU launches them.
 
-In eager execution a call takes time in Python, the dispatcher, autograd, and the launches. The host section of a device's
-profile has the seconds of a call by operator or kind. A program of small kernels runs at the speed of the CPU.
+The host section of a device's profile has the CPU's seconds of a call by operator or kind: Python, the dispatcher, autograd
+and the launches. A program of small kernels runs at the speed of the CPU.
 
-Collectives run beside other kernels: NCCL has one stream for each group of devices. PyTorch's functional collectives return
-at once. The stream of the other kernels waits when a result is first read, unless a view reads it. An export records the
-wait right after the call; if a wait is further down, the user wrote it, and the program waits there.
+Collectives run beside other kernels, in one stream for each group of devices. The stream of the other kernels waits when a
+result is first read, unless a view reads it. An export records the wait right after the call; if a wait is further down, the
+user wrote it, and the program waits there.
 """
 
 from __future__ import annotations
@@ -55,10 +55,7 @@ def forward_seconds(costs: Costs, operator: Op, kernels: Sequence[Kernel], *, re
 
 
 def recorded_seconds(costs: Costs, operator: Op, kernels: Sequence[Kernel], tensors: int) -> float:
-    """CPU time of a call in a recorded step. It may be a part of what Python called, or a call of autograd's.
-
-    tensors: the number of tensors that it reads.
-    """
+    """CPU time of a call in a recorded step, by Python or autograd. tensors: the number of tensors that it reads."""
     if operator.kind in _UNCALLED:
         return operator.has("is_read_by_cpu") * costs["forward.call"]
     if operator.copies_for:
@@ -184,13 +181,10 @@ class Link(Struct):
         left = seconds
         while left > 0 and self.queues:
             running = self._begun(at)
-            until = min([each.ready - at for each in self._first if not each.has_begun], default=inf)
-            if not running:
-                lasts = min(left, until)
-                at, left = at + lasts, left - lasts
-                continue
-            lasts = min(left / _KERNEL_SPEED, until, min(each.left for each in running) / _EXCHANGE_SPEED)
-            at, left = at + lasts, left - lasts * _KERNEL_SPEED
+            speed = _KERNEL_SPEED if running else 1.0
+            begins = [each.ready - at for each in self._first if not each.has_begun]
+            lasts = min(left / speed, *begins, *[each.left / _EXCHANGE_SPEED for each in running])
+            at, left = at + lasts, left - lasts * speed
             self._advance(running, lasts * _EXCHANGE_SPEED, at)
             if fills and self.queues and not any(each.has_begun for each in self._first):
                 return self._blocked(at, left)

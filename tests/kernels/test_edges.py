@@ -11,8 +11,8 @@ import pytest
 from graphflops.execution.strides import row_major
 from graphflops.kernels.attention import attention, attention_backward
 from graphflops.kernels.beside import reduced_axes
+from graphflops.kernels.buffers import axes_of
 from graphflops.kernels.convolution import Convolution, Layout
-from graphflops.kernels.gradient_formulas import axes_of
 from graphflops.kernels.gradients import _gather_backward
 from graphflops.kernels.images import pooling
 from graphflops.kernels.kernel import (

@@ -15,7 +15,6 @@ from graphflops.execution.strides import (
     has_channels_last,
     is_contiguous,
     order_of,
-    places_by_form,
     regrouped,
     repeated,
     row_major,
@@ -43,11 +42,6 @@ class Computed:
         self.times += 1
         return call.node.name, 2 * number
 
-    @places_by_form
-    def first_and_last(self, call: Any) -> list[str | None]:
-        self.times += 1
-        return [call.uses[0], call.node.outputs[-1]]
-
 
 def test_calls_of_one_form_are_computed_once() -> None:
     one = Computed({"a": 7, "b": 7, "c": 8, "d": None})
@@ -61,19 +55,6 @@ def test_calls_of_one_form_are_computed_once() -> None:
     for times in (4, 5):  # a call without a form, each time
         assert one.doubled(d, 3) == ("d", 6)
         assert one.times == times
-
-
-def test_names_of_operands_and_results_are_found_by_their_places() -> None:
-    one = Computed({"a": 7, "b": 7, "c": 9, "d": None})
-    assert one.first_and_last(call("a", "x z", "y v")) == ["x", "v"]
-    assert one.first_and_last(call("b", "p q", "r s")) == ["p", "s"]
-    assert one.times == 1
-    for times in (2, 3):  # a value that is read twice has no one place
-        assert one.first_and_last(call("c", "x x", "y")) == ["x", "y"]
-        assert one.times == times
-    assert one.first_and_last(call("d", "x z", "y")) == ["x", "y"]
-    assert one.first_and_last(call("d", "x z", "y")) == ["x", "y"]
-    assert one.times == 5
 
 
 X, Y = t(2, 3), t(4, 5)

@@ -11,8 +11,7 @@ from torch.nn import functional
 
 import graphflops
 from graphflops.fitting.varied_size import below_limit
-from graphflops.memory.allocator import MIB, Allocator, OutOfMemory
-from graphflops.memory.replay import repeat, replay
+from graphflops.memory.allocator import MIB, Allocator, OutOfMemory, repeat, replay
 from graphflops.report import Held, Report, Timeline
 from graphflops.training import Loss
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from graphflops.dims import symbol
-from graphflops.memory.allocator import MIB, Allocator, OutOfMemory
-from graphflops.memory.replay import moments, repeat, replay, without_value
+from graphflops.memory.allocator import MIB, Allocator, OutOfMemory, moments, repeat, replay, without_value
 from graphflops.report import Held, Timeline
 
 

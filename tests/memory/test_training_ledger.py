@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import graphflops
-from graphflops.memory.replay import OPTIMIZER
+from graphflops.memory.allocator import OPTIMIZER
 from graphflops.report import PhaseMemory
 
 WEIGHT, BIAS, X, Y = 4 * 32 * 64, 4 * 32, 4 * 8 * 64, 4 * 8 * 32

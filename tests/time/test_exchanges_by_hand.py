@@ -78,7 +78,7 @@ def test_a_call_that_reads_a_value_waits_for_it() -> None:
     assert tickets(found.waited(call("d", "x b"), is_view=False)) == [2]
     assert [*found.pending] == ["a"]
     assert tickets(found.waited(call("e", "a a"), is_view=False)) == [1]
-    assert tickets(found.all_ends()) == []
+    assert tickets(found.ends(found.pending)) == []
 
 
 def test_a_view_is_pending_as_what_it_shows() -> None:
@@ -107,7 +107,7 @@ def test_a_graph_inside_of_a_call_begins_when_all_have_ended() -> None:
 
 def test_what_is_still_running_ends_with_the_program() -> None:
     found = begun("a", "b")
-    assert tickets(found.all_ends()) == [1, 2]
+    assert tickets(found.ends(found.pending)) == [1, 2]
     assert not found.pending
     assert tickets(begun("a", "b").ends(["b", "missing"])) == [2]
 

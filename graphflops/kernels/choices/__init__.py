@@ -1,14 +1,10 @@
 """How libraries choose among their kernels, as decision trees fitted to measurements: one JSON file for each library.
 
-A file serves all releases of one major version: `releases` lists them with the libraries that each requires. A limit that
-was added later has the release that added it.
-
-Limits are numbers by which a library chooses, from its code or from measurements. Constants are numbers measured on its
-kernels. Each has a unit and a source.
+A file serves all releases of one major version: `releases` lists them with the libraries that each requires. Limits are
+numbers by which a library chooses, from its code or from measurements; constants are measured on its kernels.
 
 A tree is the name of a choice, or `[fact, limit, tree if the fact is at most the limit, tree if it is more]`. Facts are
-numbers and truth values of a call, by name. With each tree are the number of calls that it was fitted to, and the share of
-held-out calls for which it names another choice than the library's.
+numbers and truth values of a call, by name.
 """
 
 from functools import cache
@@ -19,7 +15,7 @@ import msgspec  # annotations are real here: `__future__` would make msgspec com
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """One choice of a library."""
+    """One choice of a library. measured: calls behind its tree. held_out_error: the share of others that it misses."""
 
     measured: int
     held_out_error: float
