@@ -1,4 +1,4 @@
-"""Computes what a model costs from its exported file: FLOPs, bytes, memory. Nothing in the file is run.
+"""What a model costs, from its exported file: FLOPs, bytes, memory. Nothing in the file is run.
 
 `graphflops.analyze("model.pt2", dims={"s27": 2048}).total().matrix_flops` is the shortest way to a number.
 """

@@ -80,7 +80,6 @@ class Priced(Record, frozen=True):
     execution: Execution
 
     def report(self) -> Report:
-        """Its report, without times."""
         asked = replace(self.asked, execution=self.execution, times=False)
         return _report(self.program, self.again, asked)
 
@@ -111,9 +110,8 @@ def priced(
 def _priced_program(recorded: Graph, asked: Asked) -> tuple[PricedProgram, Callable[..., PricedProgram]]:
     """The program with its attentions and its sizes, and what prices it again, as `fused` or not."""
     if recorded.step is not None and (asked.training or asked.execution not in (None, "eager")):
-        raise OptionError(
-            "a recorded step has its own optimizer and runs eagerly: leave --training and --execution out"
-        )
+        text = "a recorded step has its own optimizer and runs eagerly: leave --training and --execution out"
+        raise OptionError(text)
     graph, step = recorded, None
     if asked.training is not False:
         from graphflops.passes.trained_program import trained_program
@@ -192,9 +190,8 @@ def _step_report(program: PricedProgram, step: Step, profile: Device | None, ask
         runs = _runs(program, "eager", platform_of(profile, asked.torch))
         layouts = runs.of(program.main).layouts
         for call in layouts.wrong:
-            program.notes.say(
-                "GF127", call.node.name, "the strides of a view are not those that its operator gives"
-            )
+            text = "the strides of a view are not those that its operator gives"
+            program.notes.say("GF127", call.node.name, text)
         away = step.hosted()
         buffers = [
             0 if call.node.is_in(away) else forward_bytes(call, layouts) for call in program.main.calls
@@ -206,10 +203,7 @@ def _step_report(program: PricedProgram, step: Step, profile: Device | None, ask
 
 
 def _device(program: PricedProgram, asked: Asked) -> tuple[Device | None, Execution]:
-    """The profile of the device, or None where none is named, and how the program runs there.
-
-    Notes say what the profile takes from another device's, and what disturbed its measurement.
-    """
+    """The profile of the device, None if none is named, and how the program runs there; notes say what the profile lacks."""
     name, execution, network = asked.device, asked.execution, asked.network
     is_onnx = program.graph.origin.format == "onnx"
     nowhere = "is of a device: name one with --device"
@@ -275,10 +269,7 @@ def _memory_rules(execution: Execution, is_torch_on_device: bool) -> type[OnGpu]
 def _priced(
     graph: Graph, dims: Mapping[str, int], asked: Asked, training: Training | None, *, fused: bool = False
 ) -> PricedProgram:
-    """The program bound and priced; a second time where its operators require that some of its symbols are equal.
-
-    Sizes given for some symbols only are left out the first time: of two equal symbols the user may give one.
-    """
+    """The program bound and priced, again where operators require equal sizes; of two such symbols, one may be given."""
     final = partial(price, facts=_facts_of, training=training, progress=asked.progress, fused=fused)
     bound = partial(bind, inputs=asked.inputs or {}, assume=asked.assume)
     binding = bound(graph, dims)

@@ -93,8 +93,7 @@ class Commands(click.Group):
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """Run as a process of its own, without garbage collection: almost everything allocated lives until the end.
-
-        Python collects once more when a process ends, which takes as long as a tenth of an analysis: `freeze` spares it.
+        The collection when Python ends would take a tenth of an analysis: `freeze` spares it.
         """
         gc.disable()
         atexit.register(gc.freeze)

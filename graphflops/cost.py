@@ -1,18 +1,9 @@
 """What is counted, and in which units.
 
-Conventions, printed in every report:
-
-* FLOPs are floating-point operations; a multiply-add is two. MACs are always FLOPs / 2 of the matrix work.
-* `matrix_flops` are multiply-adds of matrix products, convolutions, attention and recurrences, whatever the element
-  type (an int8 product counts integer operations here, and its row says int8); bias additions are not in them. A complex
-  multiply-add is eight real operations.
-* `vector_flops` are everything else that is arithmetic: one per element and elementary operation (add, multiply, divide,
-  compare, select, convert to another number format), n for a reduction of n elements.
-* `transcendentals` are function evaluations (exp, log, sin, tanh, erf, pow, sqrt, ...), one per element, apart from both.
-* `masked_flops` is the part of `matrix_flops` that a mask known from the program makes needless.
-* Bytes are compulsory traffic: every operand that an operator touches is read once and every result written once; a view
-  is free, a broadcast operand is read at its stored size, a gather reads the rows it returns.
-* `link_bytes` is what collectives send from this device to others, by ring algorithms.
+Conventions beside those of `REPORTED`, which every report prints: `matrix_flops` count the multiply-adds of any element type
+(an int8 product counts integer operations, and its row says int8). Bytes are compulsory traffic: every operand that an
+operator touches is read once and every result written once; a view is free, a broadcast operand is read at its stored size,
+a gather reads the rows it returns.
 """
 
 from __future__ import annotations
@@ -123,15 +114,13 @@ REPORTED = (
     ),
     Quantity(
         "masked_flops", "FLOPs skippable by masks", "skippable", "FLOP",
-        "part of matrix FLOPs that a known mask makes needless",
-        part_of="matrix_flops",
+        "part of matrix FLOPs that a known mask makes needless", part_of="matrix_flops",
     ),
     Quantity("read_bytes", "bytes read", "read", "B"),
     Quantity("written_bytes", "bytes written", "written", "B"),
     Quantity(
         "link_bytes", "bytes sent to other devices", "sent", "B",
-        "what each device sends in collectives, by ring algorithms",
-        is_rare=True,
+        "what each device sends in collectives, by ring algorithms", is_rare=True,
     ),
 )  # fmt: skip
 
@@ -145,9 +134,8 @@ CONVENTIONS = {
 
 
 class RegionRun(Protocol):
-    """One analysed nested graph at given operand types: its name in its file, what it returns, flat, and what it costs.
-
-    cost, backward: of running it once, and of the gradients of that. stuck: the first call that cannot run; "" for none.
+    """One analysed nested graph at given operand types: its name, what it returns, flat, and what running it once costs.
+    backward: of the gradients of that. stuck: the first call that cannot run; "" for none.
     """
 
     @property

@@ -1,19 +1,7 @@
-"""Everything graphflops raises on purpose, in one tree.
+"""Everything graphflops raises on purpose, in one tree below `GraphflopsError`.
 
-    GraphflopsError
-    ├── FileError      the file cannot be read as what it claims to be
-    ├── ModelError     the model contradicts itself or what was asked of it
-    ├── OptionError    an option does not go with the input or with another option
-    ├── LimitError     the analysis takes more time, memory or work than it may
-    ├── DimError       a size expression is malformed, unsafe or too large
-    │   └── NoValueError   it divides by zero at the sizes put in
-    ├── ShapeError     a rule proved that operands cannot meet
-    ├── RunError       a call of a program that is being run cannot run
-    └── RuleError      a rule or its registration is wrong
-        └── NoRuleError    a call runs an operator that no rule prices
-
-Each message is one line that says what is wrong, where, and, where we know it, what to do. Only the command line
-catches `GraphflopsError`; the analysis loop catches `ShapeError` to add which node it was.
+Each message is one line that says what is wrong, where, and, where we know it, what to do. Only the command line catches
+`GraphflopsError`; the analysis loop catches `ShapeError` to add which node it was.
 """
 
 from __future__ import annotations
@@ -118,16 +106,12 @@ def inert_in_logs(text: str) -> str:
     """Text in which a job of GitHub Actions finds no workflow command (`::error`, `##[group]`), whatever names are in it."""
     if not os.environ.get("GITHUB_ACTIONS"):
         return text
-    return re.sub(r"^(\s*:)(?=:)", f"\\1{ZERO_WIDTH}", text, flags=re.MULTILINE).replace(
-        "##[", f"##{ZERO_WIDTH}["
-    )
+    inert = re.sub(r"^(\s*:)(?=:)", f"\\1{ZERO_WIDTH}", text, flags=re.MULTILINE)
+    return inert.replace("##[", f"##{ZERO_WIDTH}[")
 
 
 def innermost(trace: TracebackType | None, package: str = "", beside: Container[str] = ()) -> str:
-    """The line that raised an exception, `model.py:17`; with a package, the innermost line in that package.
-
-    beside: packages whose lines are given only if there are no others.
-    """
+    """The line that raised an exception, `model.py:17`: in a package, if given; in packages `beside` only if in no other."""
     place = other = "?"
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename

@@ -126,7 +126,6 @@ class Output(Record, frozen=True):
     target: str = ""
 
     def renamed(self, instead: Mapping[str, str]) -> Output:
-        """The result with other values in place of some."""
         return replace(self, value=mapped(self.value, _renaming(instead)))
 
     def uses(self) -> Iterator[tuple[str, str]]:
@@ -231,7 +230,6 @@ class Step(Record, frozen=True):
 
     @property
     def is_training(self) -> bool:
-        """Whether it has gradients."""
         return "backward" in self.phases
 
     def hosted(self) -> dict[str, StorageKind]:
@@ -277,9 +275,8 @@ class Graph(Record, frozen=True, eq=False, dict=True):
     def nx(self) -> networkx.MultiDiGraph:
         """The graph as a frozen `networkx.MultiDiGraph`: one edge per use of a value, keyed by operand slot.
 
-        A program input is a node named after its value and has an `Input`; a call is a node named after itself and
-        has a `Node` (attribute `data` in both); the attribute `value` of an edge names the value used. Built on first
-        use, because importing networkx takes a quarter as long as a whole analysis.
+        A node is named after the input's value or the call, and its attribute `data` is the `Input` or `Node`; an edge's
+        `value` names the value used. Built on first use: importing networkx takes a quarter as long as a whole analysis.
         """
         import networkx
 
@@ -319,7 +316,6 @@ class Graph(Record, frozen=True, eq=False, dict=True):
 
     @cached_property
     def returned(self) -> tuple[str, ...]:
-        """Names of the values that the graph returns."""
         return tuple([name for output in self.outputs for _, name in output.uses()])
 
     @cached_property
@@ -331,10 +327,8 @@ class Graph(Record, frozen=True, eq=False, dict=True):
 
     @cached_property
     def phases(self) -> Mapping[str, Phase]:
-        """For a joint graph, the phase of every node by name; empty for a program without gradients.
-
-        A recorded step has them. Otherwise calls that lead to the loss, a user output or a mutation are forward, others
-        backward.
+        """For a joint graph or a recorded step, the phase of every node by name; else empty. In a joint graph, calls that
+        lead to the loss, a user output or a mutation are forward, others backward.
         """
         if self.step is not None:
             return {node.name: phase for node, phase in zip(self.nodes, self.step.phases, strict=True)}

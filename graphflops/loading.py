@@ -95,15 +95,13 @@ def _captured(model: Model, args: Any, kwargs: Mapping[str, Any] | None, dynamic
     has_inputs = args is not None or bool(kwargs)
     if not (hasattr(model, "named_parameters") and hasattr(model, "forward")):
         if has_inputs or dynamic_shapes is not None:
-            raise OptionError(
-                "example inputs are those of a torch.nn.Module: leave them out for any other model"
-            )
+            text = "example inputs are those of a torch.nn.Module: leave them out for any other model"
+            raise OptionError(text)
         return model
     if not has_inputs:
         name = type(model).__name__
-        raise OptionError(
-            f"{name} is a module: give example inputs to export it with, as in analyze(module, (x,))"
-        )
+        text = f"{name} is a module: give example inputs to export it with, as in analyze(module, (x,))"
+        raise OptionError(text)
     from graphflops.exporters.live import capture
 
     given = args if isinstance(args, (tuple, list)) else () if args is None else (args,)
@@ -119,9 +117,8 @@ def _resized(
     wrong = [name for name, option in others.items() if bool(option) is not (name == "assume")]
     given = [f"--{_FLAGS.get(name, name)}" for name in wrong]
     if given:
-        raise OptionError(
-            f"MODEL is a saved report, which takes no {', no '.join(given)}: give the model itself"
-        )
+        text = f"MODEL is a saved report, which takes no {', no '.join(given)}: give the model itself"
+        raise OptionError(text)
     if not dims and not inputs:
         return report
     from graphflops.derived.resize import resized
@@ -147,9 +144,8 @@ def opened(
 
 
 def program_of(model: Model, model_name: str | None = None) -> Graph:
-    """The program of one device that a model is, to be split or priced at other sizes.
-
-    Raises ModelError for a saved report, and for a recorded step, which is laid out over its devices already.
+    """The program of one device that a model is, to be split or priced at other sizes. Raises ModelError for a saved
+    report, and for a recorded step, which is laid out over its devices already.
     """
     graph = opened(model, model_name=model_name)
     if isinstance(graph, Report):

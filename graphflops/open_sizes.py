@@ -48,14 +48,10 @@ class OpenSizes(Record, frozen=True, eq=False, dict=True):
     labels: Mapping[str, str] = field(default_factory=dict)  # names of the user's, by symbol or by axis
     examples: Mapping[str, int] = field(default_factory=dict)  # of symbols, to choose between solutions
 
-    # Names.
-
     @cached_property
     def names(self) -> Mapping[str, str]:
-        """What each symbol is called in formulas.
-
-        A label that the user gave counts first, then the file's own name. A name that the exporter made up (`s70`) gives way
-        to the input axis of that size (`ids[1]`), unless each of its axes is an expression (`4*s70`).
+        """What each symbol is called in formulas: the user's label, else the file's own name. One that the exporter made up
+        (`s70`) gives way to the input axis of that size (`ids[1]`), unless each of its axes is an expression (`4*s70`).
         """
         names: dict[str, str] = {}
         taken: set[str] = set()
@@ -98,8 +94,6 @@ class OpenSizes(Record, frozen=True, eq=False, dict=True):
     def _text(self, size: Dim) -> str:
         return shown(named(str(size), self.names))
 
-    # Sizes that are given.
-
     def places(self, name: str) -> list[str]:
         """The symbols and axes that a name stands for: its own, a label's, or those that a pattern `past_*[2]` matches."""
         place = next((place for place, label in self.labels.items() if label == name), name)
@@ -113,10 +107,10 @@ class OpenSizes(Record, frozen=True, eq=False, dict=True):
         return {place: symbol(place) if place in self.symbols else self.axes[place] for place in places}
 
     def solved(self, given: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
-        """The values of symbols that the given sizes imply, and the fixed sizes for which another number is given.
+        """The values of symbols that given sizes imply, and the fixed sizes that are given as other numbers.
 
-        given: sizes by symbol, label, axis or pattern. Raises ModelError for a name that no size has, for sizes that
-        contradict one another, and for a size that an axis cannot have.
+        given: by symbol, label, axis or pattern. Raises ModelError for a name that no size has, for sizes that contradict
+        one another, and for a size that an axis cannot have.
         """
         values: dict[str, int] = {}
         fixed: dict[str, int] = {}
@@ -134,9 +128,8 @@ class OpenSizes(Record, frozen=True, eq=False, dict=True):
             if isinstance(now, Expr):
                 _assign(values, *self._solution(place, now, value))
             elif now != value and isinstance(size, Expr) and place not in self.known:
-                raise ModelError(
-                    f"{shown(place)} is {self._text(size)} = {now} at the sizes given, not {value}"
-                )
+                text = f"{shown(place)} is {self._text(size)} = {now} at the sizes given, not {value}"
+                raise ModelError(text)
             elif now != value:
                 fixed[place] = value
         return values, fixed
@@ -148,9 +141,7 @@ class OpenSizes(Record, frozen=True, eq=False, dict=True):
             return name, value
         told = f"{shown(place)} is {self._text(size)}"
         if others:
-            raise ModelError(
-                f"{told}: give {', '.join(self._called(one) for one in (name, *others))} instead"
-            )
+            raise ModelError(f"{told}: give {', '.join(map(self._called, (name, *others)))} instead")
         is_part = self.axes[place] is not size  # of a sum: the other part was given
         low, high = (None, None) if is_part else self._limits(name)
         found = solution(size, value, low, high, self.examples.get(name))

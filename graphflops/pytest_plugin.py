@@ -26,9 +26,8 @@ _MARKER = "graphflops_budget"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The ini option that names the budget."""
-    parser.addini(
-        _MARKER, "budget whose limits are for model files, relative to rootdir", default="graphflops.toml"
-    )
+    what = "budget whose limits are for model files, relative to rootdir"
+    parser.addini(_MARKER, what, default="graphflops.toml")
 
 
 def pytest_configure(config: pytest.Config) -> None:

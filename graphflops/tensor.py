@@ -95,7 +95,6 @@ class TensorType(Record, frozen=True):
 
     @property
     def rank(self) -> int:
-        """Number of axes."""
         return len(self.shape)
 
     @property

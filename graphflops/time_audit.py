@@ -241,9 +241,8 @@ def _waits_for_cpu(program: _Program) -> Iterator[Waste]:
             launching[starred(row.module)] += row.time.seconds  # type: ignore[assignment]
     module, most = max(launching.items(), key=lambda item: item[1], default=("", 0.0))
     place = f", {100 * most / sum(launching.values()):.0f} % of it in {module}" if module else ""
-    yield Waste(
-        None, time.seconds - program.graph_seconds(), f"the GPU waits for the CPU to launch kernels{place}"
-    )
+    text = f"the GPU waits for the CPU to launch kernels{place}"
+    yield Waste(None, time.seconds - program.graph_seconds(), text)
 
 
 @_check("GF276", "product-repeated", "compute it once and keep the result")
@@ -269,9 +268,8 @@ def chosen(select: Sequence[str], ignore: Sequence[str]) -> list[str]:
     codes = [*checks(), *rules()]
     for prefix in (*select, *ignore):
         if not prefix or not any(code.startswith(prefix) for code in codes):
-            raise OptionError(
-                f"no check has the code {prefix!r}: `graphflops audit --explain all` lists them"
-            )
+            text = f"no check has the code {prefix!r}: `graphflops audit --explain all` lists them"
+            raise OptionError(text)
     selected = [code for code in codes if not select or code.startswith(tuple(select))]
     return [code for code in selected if not ignore or not code.startswith(tuple(ignore))]
 
@@ -291,9 +289,8 @@ def audited(
     from graphflops.onnx_audit.audit import audit
 
     if regular_file(model).suffix == ".pt2" and on is None:
-        raise FileError(
-            f"{shown(model)}: is not an ONNX model; others are audited for time: name a device with --device h200"
-        )
+        text = f"{shown(model)}: is not an ONNX model; others are audited for time: name a device with --device h200"
+        raise FileError(text)
     found = ModelFindings(model, ())
     if on is None or not _is_program_of_torch(model):
         found = audit(model, codes=codes, progress=progress, **sizes).of_model()

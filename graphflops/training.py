@@ -55,9 +55,8 @@ class Training(Record, frozen=True):
         require_choice("optimizer", self.optimizer, OPTIMIZERS)
         if self.implementation is None:
             structs.force_setattr(self, "implementation", _DEFAULTS.get(self.optimizer, "foreach"))
-        require_choice(
-            "implementation", self.implementation, _IMPLEMENTED.get(self.optimizer, IMPLEMENTATIONS)
-        )
+        there = _IMPLEMENTED.get(self.optimizer, IMPLEMENTATIONS)
+        require_choice("implementation", self.implementation, there)
         require_choice("loss", self.loss, LOSSES)
         if self.precision is not None:
             require_choice("precision", self.precision, PRECISIONS)
@@ -97,10 +96,9 @@ def changed(given: bool | Training) -> list[str]:
 def matched(
     option: str, pattern: str, paths: Collection[str], known: Sequence[str], nothing: str
 ) -> set[str]:
-    """The paths that a pattern matches, else those whose end it matches: `q_proj`, `layers.*` need no `model.` before them.
+    """The paths that a pattern matches, else those whose end it matches: `layers.*` needs no `model.` before it.
 
-    `*` matches one part between dots, `**` any number of parts. Raises ModelError where it matches none; known: paths that
-    this names, nothing: what the model has where there are none.
+    Raises ModelError where it matches none. known: paths that this names; nothing: what the model has where there are none.
     """
     for tried in (pattern, f"**.{pattern}"):
         if hits := {path for path in paths if matches_module(tried, path)}:

@@ -44,12 +44,10 @@ class Step(Struct, eq=False, dict=True):
 
     @property
     def operator(self) -> Op:
-        """The canonical operator."""
         return self.node.operator
 
     @cached_property
     def arguments(self) -> dict[str, Any]:
-        """Arguments by their canonical names."""
         return self.node.arguments()
 
     def argument(self, name: str, otherwise: Any = None) -> Any:
@@ -92,18 +90,11 @@ class Call(Step, eq=False, dict=True):
 
     @property
     def bytes(self) -> Dim:
-        """Bytes read and written."""
         return self.cost.moved_bytes
 
     @property
     def flops(self) -> Dim:
-        """Matrix and vector FLOPs."""
         return self.cost.flops
-
-    @property
-    def given(self) -> tuple[Any, ...]:
-        """Arguments by position: files of torch before 2.7 name all of them, in the operator's order."""
-        return self.node.args or tuple([value for _, value in self.node.kwargs])
 
     def operand(self, place: int) -> str:
         """Name of the value at that position; "" if there is none."""
@@ -112,7 +103,9 @@ class Call(Step, eq=False, dict=True):
     @property
     def operands(self) -> list[str]:
         """Names of the values at all positions; "" for one that is left out."""
-        return [argument.name if isinstance(argument, Ref) else "" for argument in self.given]
+        # Files of torch before 2.7 name all of them, in the operator's order.
+        given = self.node.args or [value for _, value in self.node.kwargs]
+        return [argument.name if isinstance(argument, Ref) else "" for argument in given]
 
     def attribute(self, name: str, otherwise: Any = None) -> Any:
         return dict(self.node.kwargs).get(name, otherwise)
@@ -137,7 +130,6 @@ class View(Struct, eq=False, dict=True):
 
     @cached_property
     def types(self) -> dict[str, TensorType]:
-        """Type of every tensor by name."""
         found = {name: typed for name, typed in self.graph.types.items() if isinstance(typed, TensorType)}
         for call in self.calls:
             found.update(call.row.inputs)

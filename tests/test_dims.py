@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from graphflops.dims import (
     Dim,
-    DimError,
     Expr,
     at_least,
     broadcast,
@@ -40,7 +39,7 @@ from graphflops.dims import (
     total,
     where,
 )
-from graphflops.errors import GraphflopsError, ShapeError
+from graphflops.errors import DimError, GraphflopsError, ShapeError
 from tests.sympy_form import to_sympy
 
 NAMES = ("a", "b", "s0")

@@ -12,9 +12,8 @@ _MOST_EQUAL_PAIRS = 40_000  # SequenceMatcher looks at all of them for each bloc
 def matching_blocks(
     old: Sequence[Hashable], new: Sequence[Hashable], most: int = _MOST_EQUAL_PAIRS
 ) -> list[tuple[int, int, int]]:
-    """The runs that are equal in both: place in `old`, place in `new`, length; in order, without empty ones.
-
-    Equal beginnings and ends always match; the part in between does if it has at most `most` pairs of equal elements.
+    """The runs that are equal in both, in order: place in `old`, place in `new`, length. Equal beginnings and ends always
+    match; the part in between does if it has at most `most` pairs of equal elements.
     """
     start = equal_at_start(old, new)
     end = equal_at_start(old[start:][::-1], new[start:][::-1])

@@ -1,7 +1,4 @@
-"""Docstrings that are output: descriptions of rules, checks and commands.
-
-`python -OO` leaves them out of the compiled code; then they are read from the source.
-"""
+"""Docstrings that are output. Where `python -OO` has left them out, they are read from the source."""
 
 from __future__ import annotations
 

@@ -13,10 +13,7 @@ from graphflops.errors import FileError, shown
 
 @contextlib.contextmanager
 def locked(output: str) -> Iterator[None]:
-    """Keeps other processes that also ask for it out of the body, while a file is read, changed and rewritten.
-
-    The folder is locked, not the file, which is replaced. If the system has no such locks, the body just runs.
-    """
+    """Keeps other processes out of the body while a file is rewritten: locks its folder, if the system has such locks."""
     try:
         import fcntl
     except ImportError:
@@ -57,9 +54,8 @@ def whole(output: str) -> Iterator[str]:
 
 
 def copied(source: str, output: str) -> None:
-    """Copy a finished file to `output`. A process that is killed leaves what was there, and no part of the new file.
-
-    While it is written, the copy has no name, if the system has such files; otherwise it is written as by `whole`.
+    """Copy a finished file to `output`, so that a process that is killed leaves what was there: while it is written, the
+    copy has no name, if the system has such files, and is else written as by `whole`.
     """
     import shutil  # it imports all kinds of compression
 
@@ -97,10 +93,7 @@ def opened(path: str | os.PathLike[str]) -> IO[bytes]:
 
 
 def content(path: str | os.PathLike[str], kind: str, most: int, *, otherwise: str = "") -> bytes:
-    """All bytes of a small file. Raises FileError where it cannot be read, or has more bytes than any of its kind.
-
-    otherwise: what to do where there is no such file.
-    """
+    """All bytes of a small file of a kind; FileError if there is none (otherwise: what to do) or it has more than `most`."""
     place = shown(os.fspath(path))
     try:
         with opened(path) as file:

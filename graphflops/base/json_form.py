@@ -1,7 +1,6 @@
 """Derives the JSON form of records and named tuples: msgspec types that check what is read, a writer and a reader.
 
-The JSON object of a record has its fields by name, in their order. A field that has its default is omitted, unless the
-`Form` of its class says that it is always written.
+An object has the fields by name, in their order. A field with its default is omitted, unless the class's `Form` says not.
 """
 
 from __future__ import annotations
@@ -48,12 +47,17 @@ class Session:
 Convert = Callable[[Session, Any], Any]
 
 
+def unchanged(_: Session, value: Any) -> Any:
+    """Writes or reads a value as it is."""
+    return value
+
+
 class Kind(msgspec.Struct, frozen=True):
-    """How values of one type are written and read. json: the msgspec type. write, read: None if nothing changes."""
+    """How values of one type are written and read. json: the msgspec type."""
 
     json: Any
-    write: Convert | None = None
-    read: Convert | None = None
+    write: Convert = unchanged
+    read: Convert = unchanged
 
 
 class Form(msgspec.Struct, frozen=True):
@@ -110,7 +114,6 @@ class JsonForms:
         return self._forms.get(cls, self._default)
 
     def keys(self, cls: type, *, without: tuple[str, ...] = ()) -> list[Key]:
-        """The keys of the object of a class, in order."""
         form, hints, defaults = self.form(cls), _annotations(cls), _defaults(cls)
         after = {previous: name for name, previous in form.computed.items()}
         arrays = {members[0]: (key, members) for key, members in form.arrays.items()}
@@ -166,14 +169,13 @@ def declared(
 
 def written(session: Session, value: object, keys: list[Key]) -> dict[str, Any]:
     """The values of keys that stand for one field or property each."""
-    found = ((key.name, getattr(value, key.source), key.kind.write) for key in keys)
-    return {name: part if write is None else write(session, part) for name, part, write in found}
+    return {key.name: key.kind.write(session, getattr(value, key.source)) for key in keys}
 
 
 def writer(struct: Any, keys: list[Key]) -> Convert:
     """Makes the msgspec object of an object that has these fields and properties."""
     arrays = [(place, attrgetter(*key.fields)) for place, key in enumerate(keys) if key.fields]
-    steps = [(place, key.kind.write) for place, key in enumerate(keys) if key.kind.write is not None]
+    steps = [(place, key.kind.write) for place, key in enumerate(keys) if key.kind.write is not unchanged]
     fetched = attrgetter(*(key.source or key.fields[0] for key in keys))
 
     def write(session: Session, value: Any) -> Any:
@@ -188,21 +190,18 @@ def writer(struct: Any, keys: list[Key]) -> Convert:
 
 
 def _reader(cls: Any, keys: list[Key]) -> Convert:
-    names = [*_defaults(cls)]
-    single = {key.source: key for key in keys if key.source in names}
+    names = {*_defaults(cls)}
+    single = [key for key in keys if key.source in names]
     arrays = [(attrgetter(key.name), key) for key in keys if key.fields]
-    read_single = [name for name in names if name in single]
-    fetched = attrgetter(*(single[name].name for name in read_single))
-    steps = [(name, single[name].kind.read) for name in read_single if single[name].kind.read is not None]
+    sources, fetched = [key.source for key in single], attrgetter(*(key.name for key in single))
+    steps = [(key.source, key.kind.read) for key in single if key.kind.read is not unchanged]
 
     def read(session: Session, written: Any) -> Any:
-        given = dict(zip(read_single, fetched(written), strict=True))
+        given = dict(zip(sources, fetched(written), strict=True))
         for name, step in steps:
-            given[name] = step(session, given[name])  # type: ignore[misc]
+            given[name] = step(session, given[name])
         for array, key in arrays:
-            values = array(written)
-            if key.kind.read is not None:
-                values = key.kind.read(session, values)
+            values = key.kind.read(session, array(written))
             given.update(zip(key.fields, values, strict=True))
         return cls(**given)
 
@@ -250,29 +249,25 @@ def _defaults(cls: Any) -> dict[str, Any]:
 
 
 def _list(each: Kind) -> Kind:
-    write, read = each.write, each.read
     return Kind(
         list[each.json],  # type: ignore[name-defined]
-        lambda session, values: [*values] if write is None else [write(session, value) for value in values],
-        lambda session, values: tuple(values if read is None else [read(session, value) for value in values]),
+        lambda session, values: [each.write(session, value) for value in values],
+        lambda session, values: tuple([each.read(session, value) for value in values]),
     )
 
 
 def _dict(each: Kind) -> Kind:
-    write, read = each.write, each.read
     return Kind(
         dict[str, each.json],  # type: ignore[name-defined]
-        lambda session, values: {name: write(session, x) if write else x for name, x in values.items()},
-        read and (lambda session, values: {name: read(session, x) for name, x in values.items()}),
+        lambda session, values: {name: each.write(session, value) for name, value in values.items()},
+        lambda session, values: {name: each.read(session, value) for name, value in values.items()},
     )
 
 
 def _array(each: list[Kind]) -> Kind:
-    def through(steps: list[Convert | None]) -> Convert | None:
-        if not any(steps):
-            return None
+    def through(steps: list[Convert]) -> Convert:
         return lambda session, values: tuple(
-            value if step is None else step(session, value) for step, value in zip(steps, values, strict=True)
+            [step(session, value) for step, value in zip(steps, values, strict=True)]
         )
 
     json: Any = tuple
@@ -281,9 +276,8 @@ def _array(each: list[Kind]) -> Kind:
 
 
 def _optional(kind: Kind) -> Kind:
-    write, read = kind.write, kind.read
     return Kind(
         Union[kind.json, None],
-        write and (lambda session, value: None if value is None else write(session, value)),
-        read and (lambda session, value: None if value is None else read(session, value)),
+        lambda session, value: None if value is None else kind.write(session, value),
+        lambda session, value: None if value is None else kind.read(session, value),
     )

@@ -1,8 +1,7 @@
 """One budget for the whole analysis of a file of unknown origin: units of work, address space, and a deadline.
 
-Commands run inside `limited(...)`; a function called from Python is not limited unless its caller does the same. The readers
-and passes report their work with `spend`, which costs a comparison where nothing is limited. On SIGTERM a command ends as an
-error would end it, so that temporary folders and half-written files are removed.
+Commands run inside `limited(...)`; other callers may do the same. Readers and passes report their work with `spend`, which
+costs a comparison where nothing is limited. On SIGTERM a command ends as by an error, and leaves no temporary files.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from time import monotonic
 from typing import Any, Literal, NamedTuple
 
@@ -79,7 +78,7 @@ class _Meter:
 
 
 _meter: _Meter | None = None
-_entered: list[object] = []  # contexts that are never left
+_entered = ExitStack()  # never left
 
 
 def spend(kind: Work, amount: int) -> None:
@@ -110,9 +109,7 @@ def left() -> Limits | None:
 
 def limit_process(limits: Limits) -> None:
     """Limits all that this process still does."""
-    context = limited(limits)
-    context.__enter__()
-    _entered.append(context)
+    _entered.enter_context(limited(limits))
 
 
 @contextmanager
@@ -138,11 +135,8 @@ def limited(limits: Limits) -> Iterator[None]:
 def _deadline(meter: _Meter) -> Iterator[None]:
     """Raises LimitPassed in the body when the time is over; ends the process if the body does not return to Python."""
     seconds = meter.limits.seconds
-    if (
-        seconds is None
-        or not hasattr(signal, "setitimer")
-        or threading.current_thread() is not threading.main_thread()
-    ):
+    is_main = threading.current_thread() is threading.main_thread()
+    if seconds is None or not is_main or not hasattr(signal, "setitimer"):
         yield
         return
 

@@ -1,8 +1,7 @@
 """Records how long eager execution holds each result: it runs a module, and the program exported from it, without data.
 
-Both runs are followed at the dispatcher, call by call. Each call of the program is matched to a call of the module's run by
-module, operator and sizes. A result lives until the module's run frees its memory, when Python drops the last reference. A
-call without a match, such as for an attention mask or for repeating heads, runs only in the export.
+Calls of the program are matched to calls of the module's run by module, operator and sizes. A result lives until that run
+frees its memory. A call without a match, such as for an attention mask or for repeating heads, runs only in the export.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from graphflops.base.aligned import matching_blocks
@@ -58,7 +58,7 @@ class Followed(TorchDispatchMode):  # type: ignore[misc]
         self.values = WeakTensorKeyDictionary()  # results that depend on no data, as computed on the CPU
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func._schema.is_mutable and any(map(has_data, torch.utils._pytree.tree_leaves((args, kwargs)))):
+        if func._schema.is_mutable and any(map(has_data, tree_leaves((args, kwargs)))):
             raise RuntimeError("a run without data would write to a tensor that has some")
         given = args, kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default and args[0] in self.values:
@@ -73,8 +73,7 @@ class Followed(TorchDispatchMode):  # type: ignore[misc]
 
     def give_integers(self, inputs: Any, given: Any) -> None:
         """Keep values of integer inputs, because libraries ask whether they are padding: those of `given`, else _TOKEN."""
-        leaves = torch.utils._pytree.tree_leaves
-        for tensor, own in zip(leaves(inputs), leaves(given), strict=True):
+        for tensor, own in zip(tree_leaves(inputs), tree_leaves(given), strict=True):
             is_whole = isinstance(tensor, torch.Tensor) and own.dtype == torch.int64
             if is_whole and own.numel() <= _LARGEST_VALUE:
                 with _disable_current_modes():
@@ -85,7 +84,7 @@ class Followed(TorchDispatchMode):  # type: ignore[misc]
         self, func: Any, given: tuple[Any, Any], result: Any, *, writes: bool = False, is_random: bool = False
     ) -> None:
         """Compute a small result that depends on no data, such as a mask of ones: models read its numbers."""
-        tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+        tensors = _tensors(given)
         is_known = not is_random and all(tensor in self.values or has_data(tensor) for tensor in tensors)
         if writes and not is_known:
             self.values.clear()  # any of them may be a view of the memory that is written
@@ -93,7 +92,7 @@ class Followed(TorchDispatchMode):  # type: ignore[misc]
         if not (is_known and is_small):
             return
         with _disable_current_modes(), torch.device("cpu"):
-            args, kwargs = torch.utils._pytree.tree_map(self.known, given)
+            args, kwargs = tree_map(self.known, given)
             if not tensors:
                 kwargs = {**kwargs, "device": torch.device("cpu")}
             self.values[result] = func(*args, **kwargs)
@@ -105,9 +104,7 @@ class Followed(TorchDispatchMode):  # type: ignore[misc]
 
     def note(self, spelling: str, results: Any, *, has_sizes: bool = True) -> None:
         """Keep a call that has run. Its key has the operator's canonical name: an export may use another spelling."""
-        tensors = [
-            leaf for leaf in torch.utils._pytree.tree_leaves(results) if isinstance(leaf, torch.Tensor)
-        ]
+        tensors = _tensors(results)
         sizes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors) if has_sizes else ()
         memory = tuple(self.number(tensor) for tensor in tensors)
         op = operator(spelling)
@@ -128,17 +125,17 @@ class Followed(TorchDispatchMode):  # type: ignore[misc]
         self.freed[number] = len(self.calls) - 1
 
 
-def _run_without_data(func: Any, args: Any, kwargs: Any) -> Any:
-    """The result of a call on tensors without data.
+def _tensors(given: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
 
-    Some of torch's meta functions refuse float32 although the kernel accepts it. They run on bfloat16, with equal strides.
-    """
+
+def _run_without_data(func: Any, args: Any, kwargs: Any) -> Any:
+    """The result of a call, on bfloat16 where torch's meta function refuses the float32 that the kernel accepts."""
     try:
         return func(*args, **kwargs)
     except RuntimeError:
         narrow, wide = torch.bfloat16, torch.float32
-        leaves = torch.utils._pytree.tree_leaves((args, kwargs))
-        if not any(isinstance(leaf, torch.Tensor) and leaf.dtype == wide for leaf in leaves):
+        if not any(tensor.dtype == wide for tensor in _tensors((args, kwargs))):
             raise
         with _disable_current_modes():
             args, kwargs = _as_type(wide, narrow, (args, kwargs))
@@ -151,7 +148,7 @@ def _as_type(before: torch.dtype, after: torch.dtype, given: Any) -> Any:
     def changed(x: Any) -> Any:
         return torch.empty_like(x, dtype=after) if x.dtype == before else x
 
-    return torch.utils._pytree.tree_map_only(torch.Tensor, changed, given)
+    return tree_map_only(torch.Tensor, changed, given)
 
 
 class Functions(TorchFunctionMode):  # type: ignore[misc]
@@ -243,10 +240,7 @@ def recorded(
     inputs: tuple[tuple[Any, ...], Mapping[str, Any]],
     program: torch.export.ExportedProgram,
 ) -> EagerRun | None:
-    """How long one eager run of a module holds the values of its program; None if the module needs data to run.
-
-    inputs: positional and named. No kernel runs on them, even if the module and its inputs have data.
-    """
+    """How long an eager run of a module holds its program's values; None if it needs data. No kernel runs on `inputs`."""
     weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     # The device of most weights: libraries put single ones on the CPU in any case.
     devices = [weight.device for weight in weights.values()] or [torch.device("cpu")]
@@ -260,9 +254,7 @@ def recorded(
     eager, exported = Followed(), Followed()
     try:
         with torch.no_grad(), torch.device("meta") if device.type == "meta" else mode:
-            args, kwargs = torch.utils._pytree.tree_map_only(
-                torch.Tensor, lambda x: torch.empty_like(x, device=device), inputs
-            )
+            args, kwargs = tree_map_only(torch.Tensor, lambda x: torch.empty_like(x, device=device), inputs)
             eager.give_integers((args, kwargs), inputs)
             with naming_modules(eager, module), eager, Functions(eager):
                 held = {name: without_data(weight) for name, weight in weights.items()}
@@ -279,8 +271,7 @@ def recorded(
 
 
 def _flat(program: torch.export.ExportedProgram, args: Any, kwargs: Any) -> list[Any]:
-    """The inputs of a program, in the order of its signature."""
-    given = iter(torch.utils._pytree.tree_leaves((args, kwargs)))
+    given = iter(tree_leaves((args, kwargs)))
     held = {**program.constants, **program.state_dict}
     specs = program.graph_signature.input_specs
     return [next(given) if spec.kind.name == "USER_INPUT" else held[spec.target] for spec in specs]
@@ -290,9 +281,8 @@ def _matched(
     program: torch.export.ExportedProgram, eager: Followed, exported: Followed, memory: Mapping[str, int]
 ) -> EagerRun | None:
     # `there`: by index of a call of the program's run, that of the same call in the eager run.
-    blocks = matching_blocks(
-        [call.key for call in exported.calls], [call.key for call in eager.calls], _MOST_EQUAL_PAIRS
-    )
+    ours, theirs = ([call.key for call in run.calls] for run in (exported, eager))
+    blocks = matching_blocks(ours, theirs, _MOST_EQUAL_PAIRS)
     there = {a + i: b + i for a, b, size in blocks for i in range(size)}
     values = [*memory]
     place_of_node = {name: place for place, name in enumerate(values)}
@@ -331,8 +321,7 @@ def _keep_for_readers(
     program: torch.export.ExportedProgram, until: list[int], place_of_node: Mapping[str, int]
 ) -> None:
     """Extends lifetimes to the last call that reads a value, although eager code may make it anew there (a layer's mask).
-
-    A product that eager execution computes in another way has no match; it stands for what eager execution makes instead.
+    A product without a match is computed in another way by eager execution, and stands for that.
     """
     for node in reversed(program.graph.nodes):
         own = place_of_node.get(_name(node), -1)
@@ -348,9 +337,7 @@ def _places(
     eager: Followed, exported: Followed, there: Mapping[int, int], place_of_node: Mapping[str, int]
 ) -> list[int]:
     """For each call of the eager run, the place of the latest value of the program that exists by then; -1 before the first.
-
-    A value without a call of its own, such as `type_as` to the same type, which returns its operand, counts as made right
-    after the value before it, because its operand may be freed before the next call.
+    A value without a call (`type_as` to the same type) counts as made with the one before: its operand may be freed soon.
     """
     called = {call.node for call in exported.calls}
     before_next = {-1: -1}  # by place of a value: the last place before the next call's value

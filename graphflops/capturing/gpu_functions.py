@@ -1,10 +1,8 @@
 """Makes torch dispatch the calls of a GPU on fake CPU tensors, for which it would choose other calls.
 
 Operators that choose by device (scaled_dot_product_attention, rms_norm, dropout) get a kernel for the key AutogradCPU that
-chooses as on a GPU, so it applies wherever they are called: in a module, a recomputed checkpoint, or another operator.
-
-torch.autocast has another list of operators for a GPU. Recurrent layers there are one call of cuDNN for all layers and
-steps, and one for their gradients.
+chooses as on a GPU, wherever they are called. torch.autocast has another list of operators there, and recurrent layers are
+one call of cuDNN for all layers and steps, and one for their gradients.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import torch
@@ -123,9 +121,8 @@ def _attention(
     """Calls the kernel that PyTorch chooses on an H200. The predicted time of another device uses that device's choice."""
     mask = attn_mask
     laid_mask = None if mask is None else _operand(mask)
-    wants_gradient = torch.is_grad_enabled() and any(
-        x is not None and x.requires_grad for x in (query, key, value, mask)
-    )
+    are_trained = [x is not None and x.requires_grad for x in (query, key, value, mask)]
+    wants_gradient = torch.is_grad_enabled() and any(are_trained)
     operands = (_operand(query), _operand(key), _operand(value), laid_mask)
     problem = Problem(*operands, dropout_p, is_causal, enable_gqa, wants_gradient)
     kernel = attention_kernel(problem, HOPPER).kernel
@@ -300,21 +297,6 @@ _LSTM = "lstm"
 _CELLS = (_LSTM, "gru")  # recurrent layers for which the size of cuDNN's reserve is known
 
 
-class _Options(NamedTuple):
-    """The arguments of `_cudnn_rnn` that follow the tensors."""
-
-    mode: int
-    hidden_size: int
-    proj_size: int
-    num_layers: int
-    batch_first: bool
-    dropout: float
-    train: bool
-    bidirectional: bool
-    batch_sizes: tuple[int, ...] = ()
-    dropout_state: None = None
-
-
 def gradients(x: Any, weight: Any, stride0: int, buffer: Any, hx: Any, cx: Any, *rest: Any) -> Any:
     """The results of `_cudnn_rnn_backward` on meta tensors: torch has no meta function for it."""
     *wanted, wants_weights = rest[-1]
@@ -329,16 +311,14 @@ def _run(
 ) -> Any:  # fmt: skip
     """The operator as on a GPU: one call of cuDNN. Layers with projections are decomposed as on a CPU."""
     states = hx if name == _LSTM else [hx]
+    hidden = states[0].shape[-1]
     each = len(params) // max(num_layers * (2 if bidirectional else 1), 1)
     if each != (4 if has_biases else 2):
-        own = getattr(_ATEN, name).input
-        return own.decompose(
-            x, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first
-        )
-    hidden = states[0].shape[-1]
-    options = _Options(
-        *([*KINDS].index(name), hidden, 0, num_layers, batch_first, dropout, train, bidirectional)
-    )
+        given = has_biases, num_layers, dropout, train, bidirectional, batch_first
+        return getattr(_ATEN, name).input.decompose(x, hx, params, *given)
+    options: dict[str, Any] = {"mode": [*KINDS].index(name), "hidden_size": hidden, "proj_size": 0}
+    options |= {"num_layers": num_layers, "batch_first": batch_first, "dropout": dropout, "train": train}
+    options |= {"bidirectional": bidirectional, "batch_sizes": (), "dropout_state": None}
     cell = states[1] if name == _LSTM else None
     out, *final = _Layers.apply(name, options, each, x, states[0], cell, *params)
     return (out, *final[: len(states)])
@@ -349,13 +329,13 @@ class _Layers(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any, name: str, options: _Options, each: int, x: Any, hx: Any, cx: Any, *params: Any
+        ctx: Any, name: str, options: dict[str, Any], each: int, x: Any, hx: Any, cx: Any, *params: Any
     ) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
-            made = _ATEN._cudnn_rnn.default(x, params, each, None, hx, cx, *options)
+            made = _ATEN._cudnn_rnn.default(x, params, each, None, hx, cx, **options)
             weights, is_copied = sum(weight.nbytes for weight in params), x.dtype == torch.bfloat16
-            of_result = name, made[0].nbytes, options.num_layers
-            size = reserve_bytes(*of_result, weights, is_copied=is_copied, is_training=options.train)
+            of_result = name, made[0].nbytes, options["num_layers"]
+            size = reserve_bytes(*of_result, weights, is_copied=is_copied, is_training=options["train"])
             reserve = torch.empty(size, dtype=torch.uint8)
         ctx.save_for_backward(x, hx, cx, made[0], reserve, *params)
         ctx.options, ctx.each = options, each
@@ -370,6 +350,6 @@ class _Layers(torch.autograd.Function):  # type: ignore[misc]
         with torch._C._AutoDispatchBelowAutograd():
             of_x, of_hx, of_cx, of_params = _ATEN._cudnn_rnn_backward.default(
                 *(x, params, ctx.each, params[0], hx, cx, out, of_out, of_hy, of_cy),
-                *(*ctx.options, reserve, mask),
-            )
+                **ctx.options, reserve=reserve, output_mask=mask,
+            )  # fmt: skip
         return None, None, None, of_x, of_hx, of_cx, *(of_params or [None] * len(params))

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from msgspec import structs
@@ -85,10 +86,7 @@ class Name(Record, frozen=True):
 
 
 def parsed(text: str, choices: Choices | None = None) -> Name | None:
-    """The name of a library's model; None for other text, and for the name of an existing file.
-
-    choices: used where the text makes none. Raises OptionError for a malformed text.
-    """
+    """The name of a library's model; None for other text. choices: where it has none. Raises OptionError if malformed."""
     library, colon, rest = text.partition(":")
     if not colon or library not in LIBRARIES or os.path.exists(text):
         return None
@@ -150,15 +148,9 @@ class Example(Record, frozen=True):
         if not any(self.open_axes.values()):
             return None
         leaves, form = torch.utils._pytree.tree_flatten(dict(self.inputs))
-        dims: dict[str, Any] = {}
-
-        def dim(name: str) -> Any:
-            return dims.setdefault(name, torch.export.Dim(name, min=2))
-
-        shapes = [
-            {axis: dim(name) for axis, name in self.open_axes.get(place, {}).items()}
-            for place in range(len(leaves))
-        ]
+        opened = [self.open_axes.get(place, {}) for place in range(len(leaves))]
+        dims = {name: torch.export.Dim(name, min=2) for axes in opened for name in axes.values()}
+        shapes = [{axis: dims[name] for axis, name in axes.items()} for axes in opened]
         return torch.utils._pytree.tree_unflatten(shapes, form)
 
 
@@ -190,25 +182,22 @@ def refuse_choices(name: Name, **given: object) -> None:
 
 def from_timm(name: Name) -> Example:
     """A model of timm, with images of the size that it was trained on."""
+    import torch
+
     timm = library(name)
     if not timm.is_model(name.target):
         raise unknown(name, timm.list_models())
     sizes: dict[str, Any] = {**name.sizes}
     size = name.choices.image_size
-    try:  # models whose parameters depend on it take it as an argument
-        module = _built(timm, name, sizes if size is None else {**sizes, "img_size": size})
-    except TypeError:
-        module = _built(timm, name, sizes)
+    build = partial(timm.create_model, name.target, pretrained=False, **sizes)
+    with torch.device("meta"):
+        try:  # models whose parameters depend on it take it as an argument
+            module = build() if size is None else build(img_size=size)
+        except TypeError:
+            module = build()
     channels, *spatial = module.pretrained_cfg.get("input_size") or (3, 224, 224)
     channels = sizes.get("in_chans", channels)
     return _of_images(name, module, [channels, *([size, size] if size else spatial)])
-
-
-def _built(timm: Any, name: Name, sizes: dict[str, Any]) -> Any:
-    import torch
-
-    with torch.device("meta"):
-        return timm.create_model(name.target, pretrained=False, **sizes)
 
 
 def from_torchvision(name: Name) -> Example:

@@ -106,11 +106,8 @@ def _of_fsdp() -> Iterator[tuple[Any, str, Any]]:
         yield shards, "_chunk_with_empty", _Chunks
     yield flat.FlatParamHandle, "_all_gather_flat_param", _gathered
     yield whole, "_init_device_handle", _on_any_device
-    yield (
-        set_up,
-        "_get_device_from_device_id",
-        lambda device, *_: None if device is None else torch.device("cpu"),
-    )
+    name = "_get_device_from_device_id"
+    yield set_up, name, lambda device, *_: None if device is None else torch.device("cpu")
     yield set_up, "_check_module_states_for_sync_module_states", _nothing
     yield set_up, "_sync_module_params_and_buffers", _nothing
 
@@ -299,16 +296,13 @@ def groups(mesh: Any) -> list[RecordedGroup]:
     for length in range(1, len(axes) + 1):
         for chosen in combinations(range(len(axes)), length):
             index = tuple(slice(None) if axis in chosen else at for axis, at in enumerate(place))
-            along.setdefault(
-                tuple(sorted(mesh.mesh[index].flatten().tolist())), "+".join(axes[axis] for axis in chosen)
-            )
+            ranks = tuple(sorted(mesh.mesh[index].flatten().tolist()))
+            along.setdefault(ranks, "+".join(axes[axis] for axis in chosen))
     found = {}
     for group in dist.distributed_c10d._world.pg_map:
-        ranks = dist.get_process_group_ranks(group)
+        ranks, name = tuple(dist.get_process_group_ranks(group)), group.group_name
         if dist.get_rank() in ranks:
-            found[group.group_name] = RecordedGroup(
-                group.group_name, along.get(tuple(sorted(ranks)), ""), list(ranks)
-            )
+            found[name] = RecordedGroup(name, along.get(tuple(sorted(ranks)), ""), [*ranks])
     return [*found.values()]
 
 

@@ -20,15 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from graphflops.capturing.gpu_functions import at_most, gpu_results
-from graphflops.exporters.step_file import (
-    FORMAT,
-    KINDS,
-    RecordedCall,
-    RecordedGroup,
-    RecordedInput,
-    RecordedStep,
-    RecordedValue,
-)
+from graphflops.exporters import step_file
 from graphflops.graph import InputRole, Phase, Storage, StorageKind
 from graphflops.ops import operator
 
@@ -36,9 +28,8 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor)
 _NO_CALLS = frozenset({"prim", "profiler"})  # namespaces of operators that do no work
 _READ = torch.ops.aten._local_scalar_dense.default
 _QUERIES = (torch.ops.aten.lift_fresh.default, torch.ops.aten._has_same_storage_numel.default)
-_SENDING = (
-    (torch.ops.c10d.send.default, torch.ops.c10d.barrier.default) if torch.distributed.is_available() else ()
-)
+_C10D = torch.ops.c10d
+_SENDING = (_C10D.send.default, _C10D.barrier.default) if torch.distributed.is_available() else ()
 _WAIT = torch.ops._c10d_functional.wait_tensor.default if torch.distributed.is_available() else None
 _VIEW, _MEMORY = str(torch.ops.aten.as_strided.default), str(torch.ops.aten.empty.memory_format)
 _MOVING = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)  # may copy between host and device
@@ -53,9 +44,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self.fake, self.keeps = fake, keeps
         self.storages: list[Storage] = []
-        self.values: list[RecordedValue] = []
-        self.inputs: list[RecordedInput] = []
-        self.calls: list[RecordedCall] = []
+        self.values: list[step_file.RecordedValue] = []
+        self.inputs: list[step_file.RecordedInput] = []
+        self.calls: list[step_file.RecordedCall] = []
         self.operators: dict[str, int] = {}
         self.modules: dict[str, str] = {"": ""}  # types by path
         self.module_numbers: dict[str, int] = {"": 0}
@@ -131,15 +122,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.modules[path] = self.modules.get(path) or kind
         line = self.sources.setdefault(source, len(self.sources))
         around = self.phase, stream, self.wrapped, self.hooked
-        self.calls.append(RecordedCall(number, args, kwargs, results, module, line, *around))
+        self.calls.append(step_file.RecordedCall(number, args, kwargs, results, module, line, *around))
         self.wrapped = self.hooked = 0
         if self.is_updating:
             self.updates.add(len(self.calls) - 1)
 
     def choose_device(self, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
-        """Decides whether a call runs on the host: if all its operands are there, except those without axes.
-
-        torch refuses operands in both memories. So if some seem to be on the host, they were moved to the device unseen.
+        """Decides whether a call runs on the host: if all its operands with axes are there. torch refuses operands in both
+        memories; so if only some seem to be on the host, they were moved to the device unseen.
         """
         numbers = {self.storage(tensor) for tensor in [x for x in given if x.dim()] or given}
         there = numbers & self.away.keys()
@@ -218,9 +208,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def define(self, key: tuple[Any, ...], tensor: torch.Tensor) -> int:
         number = key[0]
         dtype = str(tensor.dtype).removeprefix("torch.")
-        self.values.append(
-            RecordedValue(number, int(key[1]), [*map(int, tensor.shape)], [*map(int, tensor.stride())], dtype)
-        )
+        sizes, strides = [*map(int, tensor.shape)], [*map(int, tensor.stride())]
+        self.values.append(step_file.RecordedValue(number, int(key[1]), sizes, strides, dtype))
         self.known[key] = value = len(self.values) - 1
         self.base.setdefault(number, value)
         memory = self.storages[number]
@@ -236,9 +225,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         memory = self.storages[number]
         memory.first, memory.name = -1, memory.name or target
         if number not in self.base:
-            memory.kind = KINDS[role]
+            memory.kind = step_file.KINDS[role]
         value = self.define(key, tensor)
-        self.inputs.append(RecordedInput(value, role, target or f"v{value}"))
+        self.inputs.append(step_file.RecordedInput(value, role, target or f"v{value}"))
         return value
 
     # Memory
@@ -299,7 +288,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             if memory.kind == "value":
                 memory.kind, memory.name = "gradient", name
 
-    def step(self, rank: int, axes: list[tuple[str, int]], groups: list[RecordedGroup]) -> RecordedStep:
+    def step(
+        self, rank: int, axes: list[tuple[str, int]], groups: list[step_file.RecordedGroup]
+    ) -> step_file.RecordedStep:
         """The recorded step. Memory freed in the phase that allocated it is temporary, and so are gathered parameters."""
         # Calls between backwards (a pipeline's messages) belong to the backward unless an optimizer's update follows.
         operators, follows = [*self.operators], False
@@ -325,7 +316,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         lists = [*self.operators], [*self.modules.items()], [*self.sources]
         made = self.storages, self.values, self.inputs
         said = self.guesses, self.fake.is_compiled
-        return RecordedStep(FORMAT, producer, rank, axes, groups, *lists, *made, self.calls, *said)
+        head = step_file.FORMAT, producer, rank, axes, groups
+        return step_file.RecordedStep(*head, *lists, *made, self.calls, *said)
 
 
 def _layout(number: int, tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -345,7 +337,6 @@ def written(func: Any, args: Any, kwargs: Any) -> list[Any]:
 
 
 def _named(value: Any) -> Any:
-    """The name of a process group or of a reduction."""
     from torch import distributed as dist
 
     with contextlib.suppress(Exception):

@@ -1,8 +1,4 @@
-"""Captures a model of a library: name -> programs, one for each phase, which are stored by name in one `.pt2`.
-
-Keeps libraries off the network while they build a model: their code may run, but nothing may be fetched.
-Runs functions in parallel, in forked processes.
-"""
+"""Captures a model of a library, off the network: name -> programs, one for each phase, stored by name in one `.pt2`."""
 
 from __future__ import annotations
 
@@ -50,10 +46,10 @@ class Captured(NamedTuple):
 
 
 def captured(name: Name, *, joint: bool = False, training: bool = False) -> dict[str, Captured]:
-    """The programs of a library's model, by phase; `model` stands for the phase of a model without phases.
+    """The programs of a library's model by phase; `model` stands for that of a model without phases.
 
-    The model is built on the meta device, without weights, by code of installed packages alone. joint: the programs have
-    forward and backward. Raises ModelError, in one line, for what cannot be built or exported.
+    The model is built on the meta device, by code of installed packages alone. joint: programs of forward and backward.
+    Raises ModelError, in one line, for what cannot be built or exported.
     """
     with offline(), silence():
         found = exports(name, joint=joint, training=training)
@@ -103,11 +99,10 @@ def _exported(example: Example, *, joint: bool) -> Captured:
         return Captured(program, None if joint else recorded(module, ((), example.inputs), program))
 
 
-@contextlib.contextmanager
+@contextmanager
 def _for_torch(module: Any) -> Iterator[None]:
-    """Within this context, library code that asks only whether torch is exporting is told that it is not.
-
-    Such code would make calls for other runtimes, such as a loop over rows in place of `solve_triangular`.
+    """Within this context, library code that asks only whether torch is exporting is told that it is not: it would make
+    calls for other runtimes, such as a loop over rows in place of `solve_triangular`.
     """
     asked, asks_more = "is_torchdynamo_exporting", "is_torchdynamo_compiling"
     homes = {type(one).__module__ for one in module.modules()}
@@ -144,7 +139,7 @@ def _said(name: Name, problem: str, function: Callable[[], Any]) -> Any:
         raise ModelError(f"{name}: {problem}: {said}: {advice}") from error
 
 
-@contextlib.contextmanager
+@contextmanager
 def silence() -> Iterator[None]:
     """Within this context, the user sees nothing that libraries log, warn or print: errors that they log are raised too."""
     before = logging.root.manager.disable
@@ -163,10 +158,7 @@ def silence() -> Iterator[None]:
 
 
 def capture_to(path: str, name: Name, *, joint: bool = False, training: bool = False) -> None:
-    """Write the programs of a library's model to one `.pt2`. Each is exported in its own process if one can be forked.
-
-    Raises ModelError, in one line, for what cannot be built, exported or saved.
-    """
+    """Write the programs of a library's model to one `.pt2`, each exported in its own process. Raises ModelError."""
     with offline(), silence(), tempfile.TemporaryDirectory() as folder:
         found = exports(name, joint=joint, training=training)
         if len(found) == 1:
@@ -197,9 +189,8 @@ def save(captured: Mapping[str, Captured], path: str) -> None:
         try:
             from torch.export.pt2_archive._package import package_pt2
         except ImportError:
-            raise ModelError(
-                f"torch {torch.__version__} writes one program a file: capture one --phase, or install torch 2.8"
-            ) from None
+            text = f"torch {torch.__version__} writes one program a file: capture one --phase, or install torch 2.8"
+            raise ModelError(text) from None
         programs = {name: one.program for name, one in captured.items()}
         package_pt2(path, exported_programs=programs, extra_files=beside)
     except (OSError, ModelError):
@@ -247,9 +238,8 @@ def offline() -> Iterator[None]:
 
     def refuse(event: str, _: tuple[Any, ...]) -> None:
         if _state["offline"] and event in _CALLS:
-            raise ModelError(
-                "the model wants to fetch something: capture reads no network; take that option out"
-            )
+            text = "the model wants to fetch something: capture reads no network; take that option out"
+            raise ModelError(text)
 
     if not _state["hooked"]:
         sys.addaudithook(refuse)  # Python cannot remove it again
@@ -285,9 +275,8 @@ def at_once(functions: Sequence[Callable[[], None]]) -> None:
             try:
                 error = receiver.recv()
             except EOFError:
-                raise ModelError(
-                    "a process that exports was killed: capture one --phase, which takes less memory"
-                ) from None
+                text = "a process that exports was killed: capture one --phase, which takes less memory"
+                raise ModelError(text) from None
             if error is not None:
                 raise error
     finally:

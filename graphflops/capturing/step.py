@@ -83,15 +83,13 @@ def record(
 def _check_mesh(axes: Mesh, rank: int, open_axes: Sequence[str]) -> None:
     sizes = axes.values()
     if any(not isinstance(size, int) or size < 1 for size in sizes) or not 0 <= rank < prod(sizes):
-        raise OptionError(
-            "a mesh is the number of devices by axis, such as dp=8,tp=4, and a rank one of them"
-        )
+        text = "a mesh is the number of devices by axis, such as dp=8,tp=4, and a rank one of them"
+        raise OptionError(text)
     if not axes.keys() >= {*open_axes} or (rank and open_axes):
         raise OptionError("open axes are axes of the mesh, as rank 0 sees them")
 
 
 def _recorded(factory: Callable[..., Any], axes: Mesh, rank: int) -> RecordedStep:
-    """The step in the form of its file."""
     # A collection would free memory at random calls.
     with devices(axes, rank) as mesh, pretended() as fake, uncollected():
         wants_mesh = "mesh" in inspect.signature(factory).parameters
@@ -124,9 +122,10 @@ def _step(given: Any) -> tuple[Callable[[], Any], list[tuple[str, torch.Tensor]]
     if isinstance(given, tuple) and len(given) <= len(_NAMES):
         parts = dict(zip(_NAMES, given, strict=False))
     if not {"module", "inputs"} <= parts.keys() or not parts.keys() <= {*_NAMES}:
-        raise ModelError(
+        text = (
             f"the factory returned a {type(given).__name__}, not (module, inputs, optimizer, loss) or a step"
         )
+        raise ModelError(text)
     module, inputs, optimizer, loss = (parts.get(name) for name in _NAMES)
     assert callable(module)
     args: tuple[Any, ...] = inputs if isinstance(inputs, tuple) else (inputs,)
@@ -148,9 +147,8 @@ def _step(given: Any) -> tuple[Callable[[], Any], list[tuple[str, torch.Tensor]]
 def _loss(result: Any, loss: Callable[[Any], torch.Tensor] | None) -> torch.Tensor:
     value = loss(result) if loss is not None else getattr(result, "loss", result)
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
-        raise ModelError(
-            "the module returns no loss: let the factory return a function of its result as the fourth"
-        )
+        text = "the module returns no loss: let the factory return a function of its result as the fourth"
+        raise ModelError(text)
     return value
 
 
@@ -259,7 +257,7 @@ def plain(name: str) -> str:
 def _moved(recorder: Recorder) -> Iterator[None]:
     """Tells a recorder of memory that changes without a dispatched call: resized storages, and tensors kept on the host.
 
-    `save_on_cpu` is made to copy what it saves, and to copy it back, as on a GPU: on a CPU, torch copies nothing.
+    `save_on_cpu` is made to copy what it saves, and to copy it back: on a CPU, torch copies nothing.
     """
     resize = torch.UntypedStorage.resize_
 

@@ -1,9 +1,7 @@
 """Models of transformers by configuration, and the phases of those that decode with a cache of their own.
 
-It also finds the tensors in a decoder's cache, an object of any class, and which of their axes grow with the tokens.
-
-A cache is whatever the model makes from a prompt: keys and values, latents of MLA, windows, states of recurrences and
-convolutions, an encoder's keys and values. So no architecture is known here by name.
+A cache is whatever the model makes from a prompt: keys and values, latents of MLA, windows, states of recurrences. So no
+architecture is known here by name: the tensors in it are found, and which of their axes grow with the tokens.
 """
 
 from __future__ import annotations
@@ -35,9 +33,8 @@ def examples(name: Name, *, training: bool) -> dict[str, Example]:
     decodes = model.can_generate() and any(argument in taken for argument in _CACHES)
     phase = chosen.phase or ("prefill" if decodes and not training else "forward")
     if phase != "forward" and not decodes:
-        raise OptionError(
-            f"{name}: {type(model).__name__} has no cache: --phase {phase} is of models that decode"
-        )
+        text = f"{name}: {type(model).__name__} has no cache: --phase {phase} is of models that decode"
+        raise OptionError(text)
     if phase == "forward":
         refuse_choices(name, cache=chosen.cache != "dynamic")
         made = {"model": _forward(name, model)}
@@ -166,9 +163,8 @@ class _Steps:
         given = dict(inputs)
         if "encoder_hidden" in given:
             given["encoder_outputs"] = self.encoded_as(last_hidden_state=given.pop("encoder_hidden"))
-        return type(self.model).forward(
-            self.model, **given, **{self.argument: cache}, use_cache=True, return_dict=True
-        )
+        given[self.argument] = cache
+        return type(self.model).forward(self.model, **given, use_cache=True, return_dict=True)
 
     def prompt(self, sizes: Mapping[str, int], length: int) -> dict[str, Any]:
         """The inputs of a prefill; for a model with encoder and decoder, those of both. length: tokens of the decoder."""
@@ -183,11 +179,8 @@ class _Steps:
             return None
         from transformers import EncoderDecoderCache, StaticCache
 
-        def static() -> Any:
-            return StaticCache(
-                config=self.config.get_text_config(decoder=True), max_cache_len=sizes["context"]
-            )
-
+        config = self.config.get_text_config(decoder=True)
+        static = partial(StaticCache, config=config, max_cache_len=sizes["context"])
         return EncoderDecoderCache(static(), static()) if self.is_encoder_decoder else static()
 
     def filled(self, sizes: Mapping[str, int]) -> Any:
@@ -196,9 +189,8 @@ class _Steps:
         output = self.run(self.prompt(sizes, length), self.empty(sizes))
         cache = getattr(output, self.argument, None)
         if cache is None or not places(cache):
-            raise ModelError(
-                f"{self.name}: {type(self.model).__name__} leaves no cache: capture --phase forward"
-            )
+            text = f"{self.name}: {type(self.model).__name__} leaves no cache: capture --phase forward"
+            raise ModelError(text)
         return cache
 
     def decode(self) -> Example:
@@ -309,9 +301,8 @@ def state(cache: Any) -> dict[str, torch.Tensor]:
 def growing(
     template: Any, made: Callable[[Mapping[str, int]], Any], sizes: Mapping[str, int]
 ) -> dict[str, dict[int, str]]:
-    """By tensor of a cache: its axes that grow with a size, each with the size's name.
-
-    template: the cache at `sizes`. made: makes the cache at other sizes. An axis that grows with two belongs to the last.
+    """By tensor of a cache: its axes that grow with a size, each with the size's name; with the last, if it grows with two.
+    template: the cache at `sizes`. made: makes the cache at other sizes.
     """
     base = state(template)
     axes: dict[str, dict[int, str]] = {name: {} for name in base}

@@ -1,20 +1,12 @@
 """Symbolic sizes: exact integer polynomials over named sizes and opaque atoms.
 
-A `Dim` is a plain ``int`` or an `Expr`. An `Expr` is a sum of integer multiples of products of atoms, where
-an atom is a named size or something no polynomial can express: floor division, modulo, min, max, a comparison
-(worth 0 or 1), a choice, or a named function. Every `Expr` is interned, so two equal polynomials are the same
-object: equality and hashing are by identity and cost nothing.
+A `Dim` is a plain ``int`` or an `Expr`: a sum of integer multiples of products of atoms. An atom is a named size or
+something no polynomial can express: floor division, modulo, min, max, a comparison (worth 0 or 1), a choice, or a named
+function. Every `Expr` is interned as long as the process lives, so equal polynomials are one object: equality and hashing
+are by identity.
 
-A named size stands for an integer that is at least zero. A size used as a divisor is taken to be nonzero,
-since the division would otherwise have no value; that is what lets ``(64*a*b)//(a*b)`` be 64.
-
-An `Expr` is always true as a condition and has no order of its own: use `compare`, `at_least` and `same`.
-
-The interning tables live as long as the process: an entry can never be dropped while its identity matters.
-
-Each module imports only those before it: `atoms` (polynomials as data, named functions), `terms` (arithmetic on
-terms), `evaluation` (values and bounds), `expr` (the operators), `division`, `relations`, and for
-reading text `ratios` and `parser`.
+A named size stands for an integer that is at least zero. A size used as a divisor is taken to be nonzero; that is what lets
+``(64*a*b)//(a*b)`` be 64. An `Expr` is always true as a condition and has no order: use `compare`, `at_least` and `same`.
 """
 
 from graphflops.dims.division import ceil_div as ceil_div
@@ -31,7 +23,6 @@ from graphflops.dims.expr import parse_dim as parse_dim
 from graphflops.dims.expr import prod as prod
 from graphflops.dims.expr import symbol as symbol
 from graphflops.dims.expr import total as total
-from graphflops.dims.ratios import floored_product as floored_product
 from graphflops.dims.relations import Meeting as Meeting
 from graphflops.dims.relations import broadcast as broadcast
 from graphflops.dims.relations import call as call
@@ -44,4 +35,3 @@ from graphflops.dims.relations import meetings as meetings
 from graphflops.dims.relations import not_exceeded as not_exceeded
 from graphflops.dims.relations import same as same
 from graphflops.dims.relations import where as where
-from graphflops.errors import DimError as DimError

@@ -1,7 +1,4 @@
-"""Polynomials as data, the atoms that they consist of, named functions of numbers, and how all of these are printed.
-
-`graphflops.dims.terms` has the arithmetic on terms, `graphflops.dims.expr` the operators.
-"""
+"""Polynomials as data, the atoms that they consist of, named functions of numbers, and how all of these are printed."""
 
 from __future__ import annotations
 
@@ -108,7 +105,6 @@ MAX_ATOM_DEPTH = 24  # atoms nested inside atoms
 Monomial: TypeAlias = "tuple[Atom, ...]"  # sorted by atom text, repeated for powers; () is the constant
 Terms: TypeAlias = "dict[Monomial, int]"
 Operand: TypeAlias = "int | Polynomial"
-Interval: TypeAlias = "tuple[int | float, int | float]"  # floats are only the two infinities
 
 
 class Polynomial:
@@ -122,7 +118,7 @@ class Polynomial:
         self.terms = terms
         self._text: str | None = None
         self._symbols: frozenset[str] | None = None
-        self._interval: Interval | None = None
+        self._interval: tuple[int | float, int | float] | None = None  # found by `evaluation.interval`
 
     def __str__(self) -> str:
         """Lower degrees first, the constant last."""
@@ -193,9 +189,8 @@ class Atom:
         self.args = args
         parts = [arg for arg in args if not isinstance(arg, int)]
         self.depth = 1 + max((atom.depth for part in parts for atom in part.atoms()), default=0)
-        self.symbols: frozenset[str] = (
-            frozenset((name,)) if kind == "symbol" else frozenset().union(*(part.symbols for part in parts))
-        )
+        own = (name,) if kind == "symbol" else ()
+        self.symbols: frozenset[str] = frozenset(own).union(*(part.symbols for part in parts))
         # Real-valued: not provably an integer even when every size is one.
         self.real = (kind == "call" and name in REAL_FUNCTIONS) or (
             kind in ("%", "min", "max", "where", "call") and name != "round" and any(map(is_real, parts))
@@ -205,12 +200,6 @@ class Atom:
         self.text = _atom_text(self)
         if self.depth > MAX_ATOM_DEPTH or len(self.text) > MAX_ATOM_TEXT:
             raise DimError(f"symbolic size grew past {MAX_ATOM_DEPTH} levels or {MAX_ATOM_TEXT} characters")
-
-    def __repr__(self) -> str:
-        return f"<atom {self.text}>"
-
-    def __deepcopy__(self, memo: object) -> Atom:
-        return self
 
     def __reduce__(self) -> tuple[object, ...]:
         return intern_atom, (self.kind, self.name, self.args)

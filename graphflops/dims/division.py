@@ -16,10 +16,7 @@ _RESIDUE_WORK = 4_096  # term evaluations spent on proving that a division is ex
 
 @lru_cache(maxsize=16_384)
 def floor_div(a: Dim, b: Dim) -> Dim:
-    """``a // b`` rounded down, as Python does, simplified where that is exact.
-
-    Raises ZeroDivisionError when b is the constant 0. A symbolic b is taken to be nonzero.
-    """
+    """``a // b`` rounded down, simplified where that is exact; a symbolic b is not 0. Raises ZeroDivisionError for 0."""
     if isinstance(b, int):
         if b == 0:
             raise ZeroDivisionError("floor division of a size by zero")
@@ -86,11 +83,7 @@ def _fold(a: Dim, divisor: Dim) -> Dim | None:
     """(x//y + z)//divisor = (x + y*z)//(y*divisor) for a positive divisor; None when a has no such shape."""
     if isinstance(a, int) or len(a.terms) > _FOLD_TERMS + 1:
         return None
-    inner = [
-        monomial[0]
-        for monomial, coefficient in a.terms.items()
-        if coefficient == 1 and len(monomial) == 1 and monomial[0].kind == "//"
-    ]
+    inner = [m[0] for m, factor in a.terms.items() if factor == 1 and len(m) == 1 and m[0].kind == "//"]
     if len(inner) != 1:
         return None
     numerator, denominator = arguments(inner[0])
@@ -116,12 +109,9 @@ def ceil_div(a: Dim, b: Dim) -> Dim:
 
 @lru_cache(maxsize=16_384)
 def mod(a: Dim, b: Dim) -> Dim:
-    """``a % b`` with Python's sign rule, simplified where that is exact; 0 where b provably divides a.
+    """``a % b`` with Python's sign rule, simplified where that is exact; a symbolic b is not zero. Raises ZeroDivisionError.
 
-    Raises ZeroDivisionError when b is the constant 0. A symbolic b is taken to be nonzero.
-
-    What is left is an atom of its own rather than ``a - b*(a//b)``: it prints as it was written and keeps the
-    bounds 0..b-1, which the difference would lose. `same` still proves the two equal.
+    What is left is an atom rather than ``a - b*(a//b)``: it prints as it was written and keeps the bounds 0..b-1.
     """
     if isinstance(b, int):
         if b == 0:
@@ -159,10 +149,7 @@ def _mod_by_int(a: Expr, divisor: int) -> Dim:
 
 
 def fixed_residue(dim: Dim, divisor: int) -> int | None:
-    """The value of dim % divisor, if it is the same whatever integers the atoms of dim are.
-
-    Found by trying every residue of the atoms; None if it varies or if there are too many to try.
-    """
+    """The value of dim % divisor if it is the same for all residues of dim's atoms; None if not, or if they are many."""
     polynomial = terms_of(dim)
     atoms = {atom for monomial in polynomial for atom in monomial}
     work = len(polynomial)

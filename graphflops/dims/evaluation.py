@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from operator import floordiv, mod
 from typing import Any, TypeAlias
 
-from graphflops.dims.atoms import (
-    COMPARISONS,
-    FUNCTIONS,
-    NEVER_NEGATIVE,
-    Atom,
-    Interval,
-    Operand,
-    Polynomial,
-    is_real,
-    terms_of,
-)
+from graphflops.dims.atoms import COMPARISONS, FUNCTIONS, NEVER_NEGATIVE, Atom, Operand, is_real, terms_of
 from graphflops.dims.terms import is_of_symbols, spend_terms
 
 Range: TypeAlias = "tuple[int | None, int | None]"  # None is unbounded
+Interval: TypeAlias = "tuple[int | float, int | float]"  # floats are only the two infinities
 
 _LONGEST = 14_000  # bits; Python prints no number of more than 4300 digits
 # A TypeError is of bits of a fraction, or of a factor without a value.
 _NO_VALUE = (KeyError, ArithmeticError, ValueError, TypeError)
+_OPERATIONS: dict[str, Callable[..., Any]] = {"//": floordiv, "%": mod, "min": min, "max": max, **COMPARISONS}
 
 
 def evaluate(dim: Operand, values: Mapping[str, int]) -> int | None:
-    """The integer value of the dim when every size has the given value.
-
-    None when a size is missing from `values`, a divisor is zero, or a function has no value there; also when
-    the value is too long to be printed. A value that is no integer (a square root, say) is rounded down.
+    """The integer value of the dim, rounded down, when every size has the given value. None when a size is missing, a
+    divisor is zero, a function has no value there, or the value is too long to be printed.
     """
     if isinstance(dim, int):
         return dim
@@ -90,10 +81,7 @@ def _value(dim: Operand, values: Mapping[str, int], known: dict[Atom, Any]) -> A
 def _product(
     product: Any, monomial: tuple[Atom, ...], values: Mapping[str, int], known: dict[Atom, Any]
 ) -> Any:
-    """A number times a monomial, its floating factors last: integers are exact, and are converted only then.
-
-    known: values of atoms; one atom may occur thousands of times, also inside others.
-    """
+    """A number times a monomial, its floating factors last: integers are exact. known: values of atoms."""
     floating = []
     for atom in monomial:
         factor: Any
@@ -111,21 +99,10 @@ def _product(
 
 
 def _atom_value(atom: Atom, values: Mapping[str, int], known: dict[Atom, Any]) -> Any:
-    kind = atom.kind
-    if kind == "where":
+    if atom.kind == "where":
         return _value(atom.args[1 if _value(atom.args[0], values, known) else 2], values, known)
-    args = [_value(arg, values, known) for arg in atom.args]
-    if kind == "//":
-        return args[0] // args[1]
-    if kind == "%":
-        return args[0] % args[1]
-    if kind == "min":
-        return min(args)
-    if kind == "max":
-        return max(args)
-    if kind in COMPARISONS:
-        return int(COMPARISONS[kind](args[0], args[1]))
-    return FUNCTIONS[atom.name](*args)  # KeyError for a function that is not known
+    function = _OPERATIONS.get(atom.kind) or FUNCTIONS[atom.name]  # KeyError for a function that is not known
+    return function(*[_value(arg, values, known) for arg in atom.args])
 
 
 # Interval arithmetic: bounds that hold for every value of the sizes, always true but not always tightest.
@@ -147,11 +124,12 @@ class Intervals:
         self.ranges = ranges
         self.known: dict[Atom, Interval] = {}
 
-    def of_polynomial(self, dim: Polynomial) -> Interval:
-        spend_terms(dim.terms)
+    def of_polynomial(self, dim: Operand) -> Interval:
+        terms = terms_of(dim)
+        spend_terms(terms)
         low: int | float = 0
         high: int | float = 0
-        for monomial, coefficient in dim.terms.items():
+        for monomial, coefficient in terms.items():
             if monomial and not self.ranges and is_of_symbols(monomial):
                 low, high = (low, math.inf) if coefficient > 0 else (-math.inf, high)
                 continue
@@ -171,10 +149,7 @@ class Intervals:
             return -math.inf if low is None else low, math.inf if high is None else high
         if kind in COMPARISONS:
             return 0, 1
-        spans = [
-            interval(arg) if isinstance(arg, int) or not self.ranges else self.of_polynomial(arg)
-            for arg in atom.args
-        ]
+        spans = [self.of_polynomial(arg) if self.ranges else interval(arg) for arg in atom.args]
         if kind == "//":
             return _floor_div(spans[0], spans[1], real=is_real(atom.args[1]))
         if kind == "%":

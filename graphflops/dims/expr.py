@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from keyword import iskeyword
 from typing import TypeAlias
 
@@ -17,23 +17,14 @@ from graphflops.base.lazy import imported
 from graphflops.base.limits import spend
 from graphflops.dims.atoms import RESERVED_WORDS, Atom, Monomial, Polynomial, Terms, intern_atom, terms_of
 from graphflops.dims.evaluation import Intervals, Range, evaluate, interval
-from graphflops.dims.terms import (
-    FEW_TERMS,
-    MAX_EXPONENT,
-    check_size,
-    is_of_symbols,
-    multiply,
-)
+from graphflops.dims.terms import FEW_TERMS, MAX_EXPONENT, check_size, is_of_symbols, multiply, plus
 from graphflops.errors import DimError, NoValueError, shown
 
 MAX_NAME = 200  # characters of a size's or a function's name
 
 
 class Expr(Polynomial):
-    """An interned integer polynomial over sizes and atoms. Never a constant: constants are plain ints.
-
-    Made by `symbol`, by arithmetic and by the functions of this package, never by calling the class.
-    """
+    """An interned integer polynomial over sizes and atoms, made by `symbol` and by arithmetic. Constants are plain ints."""
 
     __slots__ = ()
 
@@ -41,19 +32,9 @@ class Expr(Polynomial):
 
     def __add__(self, other: Dim) -> Dim:
         if isinstance(other, Expr):
-            small, large = self.terms, other.terms
-            if len(small) > len(large):
-                small, large = large, small
-            terms = dict(large)
-            for monomial, coefficient in small.items():
-                terms[monomial] = terms.get(monomial, 0) + coefficient
-            return build(terms)
+            return build(plus(self.terms, other.terms))
         if isinstance(other, int):
-            if not other:
-                return self
-            terms = dict(self.terms)
-            terms[()] = terms.get((), 0) + other
-            return build(terms)
+            return build(plus(self.terms, {(): other})) if other else self
         return NotImplemented
 
     __radd__ = __add__
@@ -66,13 +47,8 @@ class Expr(Polynomial):
 
     def __sub__(self, other: Dim) -> Dim:
         if isinstance(other, Expr):
-            terms = dict(self.terms)
-            for monomial, coefficient in other.terms.items():
-                terms[monomial] = terms.get(monomial, 0) - coefficient
-            return build(terms)
-        if isinstance(other, int):
-            return self + -other
-        return NotImplemented
+            return build(plus(self.terms, other.terms, -1))
+        return self + -other if isinstance(other, int) else NotImplemented
 
     def __rsub__(self, other: Dim) -> Dim:
         return -self + other if isinstance(other, int) else NotImplemented
@@ -115,12 +91,6 @@ class Expr(Polynomial):
     def __rmod__(self, other: Dim) -> Dim:
         return OPERATIONS["%"]("", (other, self)) if isinstance(other, int) else NotImplemented
 
-    def __copy__(self) -> Expr:
-        return self
-
-    def __deepcopy__(self, memo: object) -> Expr:
-        return self
-
     def __reduce__(self) -> tuple[object, ...]:
         return build, (dict(self.terms),)
 
@@ -134,9 +104,8 @@ class Expr(Polynomial):
         try:
             result = _substituted(self, mapping, {})
         except ZeroDivisionError:
-            given = ", ".join(
-                f"{shown(name)} = {mapping[name]}" for name in sorted(self.symbols & mapping.keys())
-            )
+            known = sorted(self.symbols & mapping.keys())
+            given = ", ".join(f"{shown(name)} = {mapping[name]}" for name in known)
             raise NoValueError(f"at {given} the size {self} divides by zero") from None
         if isinstance(result, int) or result.symbols:
             return result
@@ -144,10 +113,9 @@ class Expr(Polynomial):
         return result if value is None else value
 
     def bounds(self, ranges: Mapping[str, Range] | None = None) -> Range:
-        """An inclusive (lowest, highest) pair that holds for every value of the sizes; None is unbounded.
+        """An inclusive (lowest, highest) pair that holds for all sizes, if not always the tightest; None is unbounded.
 
-        `ranges` gives the same kind of pair for sizes by name; a size it leaves out is at least 0. Found by
-        interval arithmetic, so the pair is always true but not always the tightest.
+        ranges: the same kind of pair for sizes by name; a size that it leaves out is at least 0.
         """
         low, high = Intervals(ranges).of_polynomial(self) if ranges else interval(self)
         return (None if low == -math.inf else math.ceil(low), None if high == math.inf else math.floor(high))
@@ -186,9 +154,7 @@ def opaque(kind: str, *args: Dim, name: str = "") -> Dim:
 
 def at_least(a: Dim, b: Dim) -> bool:
     """Whether ``a >= b`` is provable for every value of the sizes."""
-    terms = dict(terms_of(a))
-    for monomial, coefficient in terms_of(b).items():
-        terms[monomial] = terms.get(monomial, 0) - coefficient
+    terms = plus(terms_of(a), terms_of(b), -1)
     if all(map(is_of_symbols, terms)):  # each of them is at least 0 and has no end
         return all(coefficient >= 0 for coefficient in terms.values())
     return interval(build(terms))[0] >= 0
@@ -199,22 +165,14 @@ def arguments(atom: Atom) -> tuple[Dim, ...]:
     return atom.args  # type: ignore[return-value]
 
 
-_SYMBOLS: dict[str, Expr] = {}
-
-
+@cache
 def symbol(name: str) -> Expr:
-    """The size called `name`: an unknown integer, at least 0.
-
-    Any text of 1 to 200 characters is a name. Raises DimError for anything else.
-    """
-    found = _SYMBOLS.get(name)
-    if found is not None:
-        return found
+    """The size called `name`, 1 to 200 characters: an unknown integer, at least 0. Raises DimError for other names."""
     if not isinstance(name, str) or not name or len(name) > MAX_NAME:
         raise DimError(f"a size's name must be a string of 1 to {MAX_NAME} characters")
     made = opaque("symbol", name=name)
     assert isinstance(made, Expr)
-    return _SYMBOLS.setdefault(name, made)
+    return made
 
 
 def total(dims: Iterable[Dim]) -> Dim:
@@ -283,10 +241,7 @@ _NAME = re.compile(r"Symbol\('([A-Za-z]\w{0,99})'(?:, [a-z]+=True)*\)|([A-Za-z]\
 
 
 def parse_dim(text: str) -> Dim:
-    """Read a size from text: what `str` of an `Expr` gives, or what PyTorch and sympy print or `srepr`.
-
-    The text is never executed. Raises DimError for anything that is not such a size or is too large.
-    """
+    """Read a size as an `Expr`, PyTorch or sympy print it; the text is never executed. Raises DimError for other text."""
     if not isinstance(text, str):
         raise DimError("a size must be read from a string")
     return _parse_cached(text)

@@ -1,33 +1,39 @@
 """Reading sizes from text without executing it; `graphflops.dims.parse_dim` is the way in.
 
-The text goes through `ast.parse`, which only builds a tree, and the tree is walked here with limits on its
-size, its depth and the size of every number. Two spellings are read: the infix one that people and `str`
-write, and the call notation of `sympy.srepr` as PyTorch stores it.
+The text goes through `ast.parse`, which only builds a tree, and the tree is walked here with limits on its depth and the
+size of every number. Two spellings are read: the infix one that people and `str` write, and the call notation of
+`sympy.srepr` as PyTorch stores it.
 
-Fractions occur on the way (``floor(s/2 - 1/2)``), so a value being read is a pair of numerator and
-denominator; it becomes an integer at a floor, a ceiling or the top. A top level that is not provably an
-integer is read as a division rounded down: the file claims a size, so the division comes out even.
+Fractions occur on the way (``floor(s/2 - 1/2)``), so a value being read is a pair of numerator and denominator; it becomes
+an integer at a floor, a ceiling or the top. A top level that is not provably an integer is read as a division rounded down:
+the file claims a size, so the division comes out even.
 """
 
 from __future__ import annotations
 
 import ast
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
+from itertools import accumulate
 
 from graphflops.base.lazy import fractions
-from graphflops.dims.atoms import FUNCTIONS, REAL_FUNCTIONS, RESERVED_WORDS
-from graphflops.dims.expr import Dim, symbol
-from graphflops.dims.ratios import MAX_BITS, Ratio, RatioArithmetic, nearest_double, simplest
-from graphflops.dims.relations import call
+from graphflops.dims.atoms import FUNCTIONS, REAL_FUNCTIONS, RESERVED_WORDS, is_real
+from graphflops.dims.division import ceil_div, floor_div, mod
+from graphflops.dims.evaluation import evaluate
+from graphflops.dims.expr import Dim, Expr, at_least, symbol, total
+from graphflops.dims.relations import call, compare, dim_max, dim_min, where
 from graphflops.errors import DimError
 
-MAX_TEXT = 10_000  # characters
+MAX_TEXT = 10_000  # characters, and so parts of an expression
 MAX_DEPTH = 100  # nested calls, parentheses and operators; a chain like a + b + c is one level
-MAX_NODES = 10_000
-_ONE: Ratio = (1, 1)
-_NO_PAIRS = "Piecewise takes pairs of a value and a condition"
+MAX_EXPONENT = 16  # of a symbolic base; a number is bounded by its bits instead
+MAX_BITS = 256  # of any integer
+MAX_WORK = 200_000  # term pairs multiplied while reading one text
+SIMPLE = 1000  # largest denominator of a fraction that replaces a floating constant
+
+Ratio = tuple[Dim, Dim]  # numerator and nonzero denominator; an integer denominator is positive
 
 _ALIASES = {
     "LShift": "lshift",
@@ -43,11 +49,9 @@ def parse(text: str) -> Dim:
     try:
         if len(text) > MAX_TEXT:
             raise DimError(f"longer than {MAX_TEXT} characters")
-        depth = 0
-        for character in text:  # before ast.parse, whose own limits differ between Python versions
-            depth += (character in "([{") - (character in ")]}")
-            if depth > MAX_DEPTH:
-                raise DimError(f"nested more than {MAX_DEPTH} deep")
+        # Before ast.parse, whose own limits differ between Python versions.
+        if max(accumulate((x in "([{") - (x in ")]}") for x in text), default=0) > MAX_DEPTH:
+            raise DimError(f"nested more than {MAX_DEPTH} deep")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about odd escapes and literals, not ours to show
@@ -61,17 +65,175 @@ def parse(text: str) -> Dim:
         raise DimError(f"cannot read the size {shown!r}: {said.get(type(error), error)}") from None
 
 
+def simplest(number: float) -> fractions.Fraction:
+    """What a floating constant stands for, 0.7 for 0.69999999999999996: the simplest fraction that rounds to it."""
+    simple = fractions.Fraction(number).limit_denominator(SIMPLE)
+    return simple if float(simple) == number else fractions.Fraction(repr(number))
+
+
+def nearest_double(number: fractions.Fraction) -> Ratio:
+    """A constant whose products are rounded as computers round them: 0.7 * 90 is less than 63. Exact over a power of two."""
+    if number.denominator & (number.denominator - 1) == 0:
+        return number.numerator, number.denominator
+    constant = call("double", abs(number.numerator), number.denominator)
+    return constant if number > 0 else -constant, 1
+
+
+def floored_product(size: Dim, factor: float) -> Dim:
+    """The product with a floating factor, rounded down."""
+    arithmetic = RatioArithmetic()
+    return arithmetic.floor(arithmetic.times((size, 1), nearest_double(simplest(factor))))[0]
+
+
+class RatioArithmetic:
+    """The operations."""
+
+    work = 0  # term pairs that were multiplied
+
+    def multiply(self, a: Dim, b: Dim) -> Dim:
+        if isinstance(a, Expr) and isinstance(b, Expr):
+            self.work += len(a.terms) * len(b.terms)
+            if self.work > MAX_WORK:
+                raise DimError("too large when multiplied out")
+        result = a * b
+        for number in result.terms.values() if isinstance(result, Expr) else (result,):
+            if number.bit_length() > MAX_BITS:
+                raise DimError(f"a number of more than {MAX_BITS} bits")
+        return result
+
+    def ratio(self, numerator: Dim, denominator: Dim) -> Ratio:
+        """The ratio of the two, with the common integer factor taken out."""
+        if isinstance(denominator, int):
+            if denominator == 0:
+                raise ZeroDivisionError
+            if denominator == 1:
+                return numerator, 1
+            if denominator < 0:
+                numerator, denominator = -numerator, -denominator
+        common = math.gcd(*(n for dim in (numerator, denominator) for n in _coefficients(dim)))
+        if common > 1:
+            return floor_div(numerator, common), floor_div(denominator, common)  # exact
+        return numerator, denominator
+
+    def common(self, values: Sequence[Ratio]) -> tuple[list[Dim], Dim]:
+        """The numerators over one common denominator, which is positive."""
+        whole = math.lcm(*(below for _, below in values if isinstance(below, int)))
+        symbolic = list(dict.fromkeys(below for _, below in values if isinstance(below, Expr)))
+        if not all(at_least(below, 0) for below in symbolic):
+            raise DimError("a denominator that may be negative")
+        below: Dim = whole
+        for factor in symbolic:
+            below = self.multiply(below, factor)
+        numerators: list[Dim] = []
+        for above, own in values:
+            rest: Dim = whole // own if isinstance(own, int) else whole
+            for factor in symbolic:
+                if factor is not own:
+                    rest = self.multiply(rest, factor)
+            numerators.append(self.multiply(above, rest))
+        return numerators, below
+
+    def floor(self, value: Ratio) -> Ratio:
+        down = floor_div(*value)
+        known = evaluate(down, {})
+        return (down if known is None else known), 1
+
+    def ceiling(self, value: Ratio) -> Ratio:
+        return ceil_div(*value), 1
+
+    def quotient(self, a: Ratio, b: Ratio) -> Ratio:
+        return self.floor(self.divided(a, b))
+
+    def double(self, a: Ratio, b: Ratio) -> Ratio:
+        """The floating number nearest to a fraction of two integers."""
+        above, below = self.divided(a, b)
+        if not (isinstance(above, int) and isinstance(below, int)):
+            raise DimError("double takes two integers")
+        return nearest_double(fractions.Fraction(above, below))
+
+    def argument(self, value: Ratio) -> Dim:
+        above, below = value
+        if below == 1:
+            return above
+        return floor_div(above, below) if mod(above, below) == 0 else call("truediv", above, below)
+
+    def add(self, a: Ratio, b: Ratio) -> Ratio:
+        if a[1] is b[1] or a[1] == b[1]:
+            return self.ratio(a[0] + b[0], a[1])
+        above = self.multiply(a[0], b[1]) + self.multiply(b[0], a[1])
+        return self.ratio(above, self.multiply(a[1], b[1]))
+
+    def sum(self, values: Sequence[Ratio]) -> Ratio:
+        """Whole ones are added up together: one by one, a long sum would take quadratic time."""
+        whole: Ratio = total(above for above, below in values if below == 1), 1
+        return reduce(self.add, [value for value in values if value[1] != 1], whole)
+
+    def times(self, a: Ratio, b: Ratio) -> Ratio:
+        return self.ratio(self.multiply(a[0], b[0]), self.multiply(a[1], b[1]))
+
+    def divided(self, a: Ratio, b: Ratio) -> Ratio:
+        if is_real(b[0]):
+            return call("truediv", self.argument(a), self.argument(b)), 1
+        return self.ratio(self.multiply(a[0], b[1]), self.multiply(a[1], b[0]))
+
+    def remainder(self, a: Ratio, b: Ratio) -> Ratio:
+        above, below = self.common((a, b))
+        return self.ratio(mod(*above), below)
+
+    def power(self, base: Ratio, exponent: Ratio) -> Ratio:
+        times, below = exponent
+        if (times, below) == (1, 2):
+            return call("sqrt", self.argument(base)), 1
+        if below != 1 or (isinstance(times, Expr) and not times.symbols):
+            raise DimError("a fractional exponent")
+        if isinstance(times, Expr):
+            return call("pow", self.argument(base), times), 1
+        bits = max(n.bit_length() for dim in base for n in _coefficients(dim))
+        if abs(times) > MAX_EXPONENT and (isinstance(base[0], Expr) or isinstance(base[1], Expr)):
+            raise DimError(f"an exponent above {MAX_EXPONENT}")
+        if abs(times) > MAX_BITS or bits * abs(times) > MAX_BITS + abs(times):
+            raise DimError(f"a number of more than {MAX_BITS} bits")
+        result: Ratio = (1, 1)
+        for _ in range(abs(times)):
+            result = self.times(result, base)
+        return result if times >= 0 else self.ratio(result[1], result[0])
+
+    def compare(self, a: Ratio, b: Ratio, op: str) -> Ratio:
+        (left, right), _ = self.common((a, b))
+        return compare(op, left, right), 1
+
+    def extreme(self, name: str, values: Sequence[Ratio]) -> Ratio:
+        if not values:
+            raise DimError(f"{name} of nothing")
+        above, below = self.common(values)
+        return self.ratio((dim_min if name == "min" else dim_max)(*above), below)
+
+    def truth(self, value: Ratio) -> Ratio:
+        """0 or 1: the value itself where it can be nothing else, else whether it is nonzero."""
+        above = value[0]
+        if isinstance(above, Expr) and above.bounds() == (0, 1):
+            return above, 1
+        return compare("!=", above, 0), 1
+
+    def choose(self, condition: Ratio, a: Ratio, b: Ratio) -> Ratio:
+        above, below = self.common((a, b))
+        return self.ratio(where(self.truth(condition)[0], *above), below)
+
+    def truncate(self, value: Ratio) -> Ratio:
+        down = self.floor(value)
+        if at_least(down[0], 0):
+            return down
+        return self.choose(self.compare(value, (0, 1), ">="), down, self.ceiling(value))
+
+    def round(self, value: Ratio) -> Ratio:
+        if isinstance(value[0], int) and isinstance(value[1], int):
+            return round(fractions.Fraction(value[0], value[1])), 1
+        argument = self.argument(value)
+        return (call("round", argument) if is_real(argument) else argument), 1
+
+
 class _Reader(RatioArithmetic):
-    """Walks one tree; holds what that walk may still spend."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.nodes = 0
-
     def read(self, node: ast.expr, depth: int) -> Ratio:
-        self.nodes += 1
-        if self.nodes > MAX_NODES:
-            raise DimError(f"more than {MAX_NODES} parts")
         if depth > MAX_DEPTH:
             raise DimError(f"nested more than {MAX_DEPTH} deep")
         depth += 1
@@ -84,7 +246,11 @@ class _Reader(RatioArithmetic):
                 return _decimal(repr(node.value))
             raise DimError(f"a {type(node.value).__name__} is not allowed in a size")
         if isinstance(node, ast.Name):
-            return self.word(node.id)
+            if node.id in ("true", "false"):
+                return int(node.id == "true"), 1
+            if node.id in RESERVED_WORDS:
+                raise DimError(f"{node.id} is no size")
+            return symbol(node.id), 1
         if isinstance(node, ast.BinOp):
             return self.chain(node, depth)
         if isinstance(node, ast.UnaryOp):
@@ -97,13 +263,6 @@ class _Reader(RatioArithmetic):
         if isinstance(node, ast.Call):
             return self.call(node, depth)
         raise DimError(f"{type(node).__name__} is not allowed in a size")
-
-    def word(self, name: str) -> Ratio:
-        if name in ("true", "false"):
-            return int(name == "true"), 1
-        if name in RESERVED_WORDS:
-            raise DimError(f"{name} is no size")
-        return symbol(name), 1
 
     def chain(self, node: ast.BinOp, depth: int) -> Ratio:
         """A left-leaning run such as a + b - c, walked in a loop so that a long sum is not a deep one."""
@@ -141,18 +300,15 @@ class _Reader(RatioArithmetic):
         return self.apply(name, [self.read(arg, depth) for arg in node.args])
 
     def piecewise(self, node: ast.Call, depth: int) -> Ratio:
-        pairs: list[tuple[Ratio, Ratio]] = []
+        found: list[Sequence[ast.expr]] = []
         for arg in node.args:
-            parts: Sequence[ast.expr] = ()
             if isinstance(arg, ast.Tuple):
-                parts = arg.elts
+                found.append(arg.elts)
             elif isinstance(arg, ast.Call) and ast.unparse(arg.func) == "ExprCondPair":
-                parts = arg.args
-            if len(parts) != 2:
-                raise DimError(_NO_PAIRS)
-            pairs.append((self.read(parts[0], depth), self.read(parts[1], depth)))
-        if not pairs:
-            raise DimError(_NO_PAIRS)
+                found.append(arg.args)
+        if not found or len(found) < len(node.args) or any(len(parts) != 2 for parts in found):
+            raise DimError("Piecewise takes pairs of a value and a condition")
+        pairs = [(self.read(value, depth), self.read(condition, depth)) for value, condition in found]
         value = pairs[-1][0]  # where no condition holds the value is undefined, so the last is as good as any
         for other, condition in reversed(pairs[:-1]):
             value = self.choose(condition, other, value)
@@ -177,7 +333,7 @@ def _name(operator: ast.AST) -> str:
 # By spelling of a function (for an operator, that of `ast`): its number of arguments, and how it is computed from them.
 _ACTIONS: dict[str, tuple[int | None, Callable[..., Ratio]]] = {
     "Add": (None, lambda reader, *args: reader.sum(args)),
-    "Mul Mult": (None, lambda reader, *args: reduce(reader.times, args, _ONE)),
+    "Mul Mult": (None, lambda reader, *args: reduce(reader.times, args, (1, 1))),
     "Min min": (None, lambda reader, *args: reader.extreme("min", args)),
     "Max max": (None, lambda reader, *args: reader.extreme("max", args)),
     "And": (None, lambda reader, *args: reader.extreme("min", [*map(reader.truth, args)])),
@@ -233,3 +389,7 @@ def _text_argument(node: ast.Call, name: str) -> str:
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
             return value.value
     raise DimError(f"{name} takes one quoted text")
+
+
+def _coefficients(dim: Dim) -> Sequence[int]:
+    return tuple(dim.terms.values()) if isinstance(dim, Expr) else (dim,)

@@ -8,30 +8,10 @@ from contextlib import contextmanager, suppress
 from operator import ge
 from typing import NamedTuple
 
-from graphflops.dims.atoms import (
-    COMPARISONS,
-    FUNCTIONS,
-    Atom,
-    Monomial,
-    Terms,
-    function_arity,
-    is_real,
-    terms_of,
-)
+from graphflops.dims.atoms import COMPARISONS, FUNCTIONS, Atom, Terms, function_arity, is_real, terms_of
 from graphflops.dims.division import fixed_residue, floor_div
 from graphflops.dims.evaluation import interval
-from graphflops.dims.expr import (
-    MAX_NAME,
-    OPERATIONS,
-    Dim,
-    Expr,
-    arguments,
-    at_least,
-    build,
-    opaque,
-    prod,
-    total,
-)
+from graphflops.dims.expr import MAX_NAME, OPERATIONS, Dim, Expr, arguments, at_least, build, opaque, total
 from graphflops.dims.terms import leading_coefficient
 from graphflops.errors import DimError, ShapeError
 
@@ -71,26 +51,25 @@ def _proof_form(dim: Expr) -> Dim:
     return total(_proof_term(*term) for term in dim.terms.items())
 
 
-def _proof_term(monomial: Monomial, coefficient: int) -> Dim:
-    factors: list[Dim] = []
+def _proof_term(monomial: tuple[Atom, ...], coefficient: int) -> Dim:
+    product: Dim = 1
     for atom in monomial:
         numerator, divisor = arguments(atom) if atom.kind == "//" else (0, 0)
         if isinstance(numerator, Expr) and isinstance(divisor, int) and not is_real(numerator):
             residue = None if coefficient % divisor else fixed_residue(numerator, divisor)
             if residue is not None:  # y*(x//y) = x - r, where r is what always remains
-                factors.append(numerator - residue)
+                product = product * (numerator - residue)
                 coefficient //= divisor
                 continue
-        factors.append(_proof_spelling(atom))
-    return prod(factors) * coefficient
+        product = product * _proof_spelling(atom)
+    return product * coefficient
 
 
 def _proof_spelling(atom: Atom) -> Dim:
     if atom.kind == "%":  # x - y*(x//y)
-        quotient = floor_div(*arguments(atom))
-        return arguments(atom)[0] - arguments(atom)[1] * (
-            _proof_form(quotient) if isinstance(quotient, Expr) else quotient
-        )
+        dividend, divisor = arguments(atom)
+        quotient = floor_div(dividend, divisor)
+        return dividend - divisor * (_proof_form(quotient) if isinstance(quotient, Expr) else quotient)
     itself = build({(atom,): 1})
     if atom.kind != "//":
         return itself
@@ -175,10 +154,7 @@ def _extreme(kind: str, dims: Iterable[Dim]) -> Dim:
 
 
 def compare(op: str, a: Dim, b: Dim) -> Dim:
-    """1 where ``a op b`` holds and 0 where it does not: an int where provable, else an atom.
-
-    `op` is one of == != < <= > >=; raises DimError for another.
-    """
+    """1 where ``a op b`` holds and 0 where it does not: an int where provable, else an atom. op: == != < <= > or >=."""
     if op not in COMPARISONS:
         raise DimError(f"unknown comparison {op!r}")
     if isinstance(a, int) and isinstance(b, int):
@@ -223,9 +199,8 @@ def where(condition: Dim, a: Dim, b: Dim) -> Dim:
 def call(name: str, *args: Dim) -> Dim:
     """The named function of the arguments, as an opaque atom; a plain int where the value is one and known.
 
-    Real-valued functions (`sqrt`, `truediv`, `log`, ...) are kept out of every simplification that needs an
-    integer. A function this module does not know is taken to be integer-valued. Raises DimError when the name
-    is not an identifier.
+    Real-valued functions (`sqrt`, `log`, ...) are in no simplification that needs integers; unknown ones count as integer-
+    valued. Raises DimError when the name is not an identifier.
     """
     if not (name.isascii() and name.isidentifier()) or len(name) > MAX_NAME:
         raise DimError("a function's name must be an identifier")
@@ -261,10 +236,7 @@ def meetings() -> Iterator[list[Meeting]]:
 
 
 def meet(a: Dim, b: Dim, problem: str = "") -> Dim:
-    """The size of two that must be equal, the simpler spelling of it. Raises ShapeError where they provably differ.
-
-    problem: what then is wrong, in the words of the operator.
-    """
+    """The simpler of two sizes that must be equal. Raises ShapeError (problem: its text) if they provably differ."""
     if same(a, b):
         return a
     if differ(a, b):
@@ -279,10 +251,9 @@ def meet(a: Dim, b: Dim, problem: str = "") -> Dim:
 def broadcast(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
     """The shape that numpy broadcasting of the shapes gives, aligned at the last dimension.
 
-    1 gives way to anything. An integer other than 1 wins over a symbolic size, which must then be that
-    integer or 1. Of two symbolic sizes that may be equal, one provably at least 2 wins, then the simpler
-    (fewer terms, lower degree, fewer nested operations), then the first. Raises ShapeError for sizes that
-    provably differ.
+    1 gives way to anything, and a symbolic size to an integer other than 1, which it must then be, or 1. Of two symbolic
+    sizes that may be equal, one provably at least 2 wins, then the simpler (fewer terms, lower degree, fewer nested
+    operations), then the first. Raises ShapeError for sizes that provably differ.
     """
     result: list[Dim] = [1] * max(map(len, shapes), default=0)
     for shape in shapes:

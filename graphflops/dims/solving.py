@@ -28,10 +28,7 @@ def symbol_of(size: Dim) -> str:
 
 
 def sizes_taken(size: Expr, low: int | None, high: int | None) -> range | None:
-    """The values of a size while its one symbol goes from low to high; if they have gaps, a range that contains them.
-
-    None if the size neither grows nor falls with its symbol, or has several symbols.
-    """
+    """A range of the values of a size while its one symbol goes from low to high; None if it is not monotone."""
     ends = _values(size, 0 if low is None else low, LARGEST_SIZE if high is None else high)
     if ends is None:
         return None

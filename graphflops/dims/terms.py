@@ -1,7 +1,4 @@
-"""Arithmetic on polynomials as plain dictionaries from products of atoms to coefficients.
-
-Nothing here makes an `Expr`: these are the functions that `graphflops.dims.expr` is built on.
-"""
+"""Arithmetic on polynomials as plain dictionaries from products of atoms to coefficients, on which `expr` is built."""
 
 from __future__ import annotations
 
@@ -51,7 +48,12 @@ def check_size(terms: Terms) -> None:
         raise DimError(f"a number in a symbolic size grew past {MAX_BITS} bits")
 
 
-# Products.
+def plus(a: Terms, b: Terms, times: int = 1) -> Terms:
+    """The sum a + times * b, with zero coefficients left in."""
+    terms = dict(a)
+    for monomial, coefficient in b.items():
+        terms[monomial] = terms.get(monomial, 0) + times * coefficient
+    return terms
 
 
 @lru_cache(maxsize=65_536)
@@ -75,9 +77,6 @@ def multiply(a: Terms, b: Terms) -> Terms:
         if len(terms) > MAX_TERMS * 2:  # some may still cancel; `build` has the last word
             raise _too_many_terms()
     return terms
-
-
-# Division of polynomials.
 
 
 def rank(monomial: Monomial) -> tuple[int, list[str]]:
@@ -124,9 +123,7 @@ def cancel(dim: Operand, factor: Monomial, content: int) -> Terms:
 
 def divide(a: Terms, b: Terms) -> tuple[Terms, Terms] | None:
     """A nonzero q and an r with a == q*b + r exactly; None unless b's leading coefficient is positive.
-
-    Beyond a one-term divisor, only a constant r counts: any other split reads worse than the division it
-    came from.
+    Beyond a one-term divisor, only a constant r counts: any other split reads worse than the division.
     """
     lead = min(b, key=rank)
     scale = b[lead]

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from graphflops.base.lazy import imported
 from graphflops.base.record import Record
 from graphflops.errors import FileError, OptionError, shown
 from graphflops.graph import Graph
@@ -33,18 +33,14 @@ class Reader(Record, frozen=True):
     offset: int = 0
 
     def recognises(self, head: bytes) -> bool:
-        """True if a file with these first bytes is of this format."""
         if self.magic:
             return head.startswith(self.magic, self.offset)
-        return bool(self._function("recognises")(head))
+        return bool(imported(f"{__name__}.{self.name}:recognises")(head))
 
     def read(self, path: Path, model: str | None, **options: Any) -> Graph:
         """The program in a file. model: which one, if the file holds several. options: those that this reader takes."""
-        graph: Graph = self._function("read")(path, model, **options)
+        graph: Graph = imported(f"{__name__}.{self.name}:read")(path, model, **options)
         return graph
-
-    def _function(self, name: str) -> Any:
-        return getattr(importlib.import_module(f"{__name__}.{self.name}"), name)
 
 
 READERS = (
@@ -62,10 +58,9 @@ def recognised(head: bytes) -> Reader | None:
 
 
 def load(path: Path | str, model: str | None = None, mesh: Mapping[str, int] | None = None) -> Graph:
-    """The program in a file.
-
-    model: which program of an archive that holds several. mesh: for a recorded step, the sizes of its mesh's axes.
-    Raises FileError, in one line, for a file that no reader reads, and ModelError for a mesh that the step cannot have.
+    """The program in a file. model: which one of an archive that holds several. mesh: of a recorded step, the sizes of its
+    axes. Raises FileError, in one line, for a file that no reader reads, and ModelError for a mesh that the step cannot
+    have.
     """
     path = regular_file(path)
     reader = reader_of(path)

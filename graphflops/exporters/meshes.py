@@ -13,19 +13,12 @@ from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
-from msgspec import to_builtins
-from msgspec.structs import replace
+from msgspec import convert, to_builtins
+from msgspec.structs import asdict
 
 from graphflops.base.limits import spend
 from graphflops.errors import ModelError, shown
-from graphflops.exporters.step_file import (
-    RecordedCall,
-    RecordedGroup,
-    RecordedInput,
-    RecordedStep,
-    RecordedValue,
-)
-from graphflops.graph import Storage
+from graphflops.exporters.step_file import RecordedStep
 
 LARGEST = 2**20  # devices of a mesh
 _LEAST = 2  # devices of an axis: a single device exchanges nothing, so a step on it has other calls
@@ -57,9 +50,8 @@ def _others(size: int) -> tuple[int, int]:
 
 
 def at_mesh(steps: Sequence[RecordedStep], axes: Mapping[str, int]) -> RecordedStep:
-    """The step as it would be recorded on a mesh of these sizes. An axis that is not given keeps its recorded size.
-
-    steps: recorded on the meshes of `samples`. Raises ModelError if a size does not divide, or if calls depend on the mesh.
+    """The step as it would be recorded on a mesh of these sizes, or of its own where none is given. steps: those of
+    `samples`. Raises ModelError if a size does not divide, or if calls depend on the mesh.
     """
     first = steps[0]
     recorded = dict(first.axes)
@@ -121,14 +113,22 @@ def _tree(step: RecordedStep) -> _Tree:
             return {"g": groups[given]} if given in groups else given
         return {"v": places[given["v"]]} if isinstance(given, dict) and "v" in given else given
 
+    whole = _Tree(values, held["storages"], held["inputs"], held["calls"])
+    return _referring(whole, places.__getitem__, lambda name: numbered.get(name, name), placed)
+
+
+def _referring(
+    tree: _Tree, value: Callable[[Any], Any], named: Callable[[Any], Any], argument: Callable[[Any], Any]
+) -> _Tree:
+    """The same with other references to values: by result or input, by name of a memory, and in arguments."""
     calls = []
-    for operator, args, kwargs, results, *others in held["calls"]:
-        named = {name: _each(given, placed) for name, given in kwargs.items()}
-        made = [None if value is None else places[value] for value in results]
-        calls.append([operator, _each(args, placed), named, made, *others])
-    storages = [[numbered.get(name, name), *others] for name, *others in held["storages"]]
-    inputs = [[places[value], role, numbered.get(name, name)] for value, role, name in held["inputs"]]
-    return _Tree(values, storages, inputs, calls)
+    for operator, args, kwargs, results, *others in tree.calls:
+        options = {name: _each(given, argument) for name, given in kwargs.items()}
+        made = [None if result is None else value(result) for result in results]
+        calls.append([operator, _each(args, argument), options, made, *others])
+    storages = [[named(name), *others] for name, *others in tree.storages]
+    inputs = [[value(made), role, named(name)] for made, role, name in tree.inputs]
+    return _Tree(tree.values, storages, inputs, calls)
 
 
 def _each(given: Any, change: Callable[[Any], Any]) -> Any:
@@ -152,20 +152,11 @@ def _step(tree: _Tree, first: RecordedStep, axes: Mapping[str, int]) -> Recorded
         ((kind, what),) = entries
         return first.groups[what].name if kind == "g" else {"v": number(what)} if kind == "v" else given
 
-    calls = []
-    for operator, args, kwargs, results, *others in tree.calls:
-        options = {name: _each(given, argument) for name, given in kwargs.items()}
-        made = [None if place is None else number(place) for place in results]
-        calls.append(RecordedCall(operator, _each(args, argument), options, made, *others))
-    return replace(
-        first,
-        axes=[*axes.items()],
-        groups=[RecordedGroup(x.name, x.axis, ranks_along(axes, x.axis)) for x in first.groups],
-        storages=[Storage(named(name), *others) for name, *others in tree.storages],
-        values=[RecordedValue(*value) for made in tree.values for value in made],
-        inputs=[RecordedInput(number(place), role, named(target)) for place, role, target in tree.inputs],
-        calls=calls,
-    )
+    values, storages, inputs, calls = _referring(tree, number, named, argument)
+    held = {**asdict(first), "axes": [*axes.items()], "storages": storages, "inputs": inputs, "calls": calls}
+    held["groups"] = [[group.name, group.axis, ranks_along(axes, group.axis)] for group in first.groups]
+    held["values"] = [value for made in values for value in made]
+    return convert(held, RecordedStep)
 
 
 def ranks_along(axes: Mapping[str, int], along: str, rank: int = 0) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import re
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from graphflops.errors import FileError, shown
 from graphflops.exporters import in_one_line, onnx_proto, regular_file, require_few
 from graphflops.exporters.archive import Pages, other_format
 from graphflops.exporters.onnx_graph import Program
-from graphflops.exporters.onnx_proto import checked
 from graphflops.graph import Graph, Origin
 
 _WHOLE_BYTES = 16 * 2**20  # a larger file is not read whole: most of it is weights
@@ -73,7 +73,8 @@ def opened(path: Path | str) -> tuple[Any, Origin]:
         if not model.HasField("graph"):
             raise FileError("holds no graph: it is not an ONNX model, or was cut off when it was copied")
         require_few(len(model.graph.node))
-        producer = " ".join(filter(None, map(checked, (model.producer_name, model.producer_version))))
+        names = map(onnx_proto.checked, (model.producer_name, model.producer_version))
+        producer = " ".join(filter(None, names))
         return model, Origin(str(path), "onnx", shown(producer), hashlib.sha256(data).hexdigest())
 
 
@@ -84,18 +85,14 @@ def graph_of(model: Any, origin: Origin) -> Graph:
 
 
 def _decoded(data: bytes, form: str) -> Any:
-    """The ModelProto in bytes of this form."""
     if form == "binary":
         try:
             return onnx_proto.messages().ModelProto.FromString(data)
         except onnx_proto.decode_error():
             said = "is damaged, nests too deep, or is no ONNX model: export or copy it again"
             raise FileError(said) from None
-    depth = deepest = 0
-    for bracket in re.findall(rb"[{}()\[\]]", data):
-        depth += 1 if bracket in b"{([" else -1
-        deepest = max(deepest, depth)
-    if deepest > 4 * _MOST_NESTED:
+    depths = accumulate(1 if bracket in b"{([" else -1 for bracket in re.findall(rb"[{}()\[\]]", data))
+    if max(depths, default=0) > 4 * _MOST_NESTED:
         raise FileError("nests too deep")
     if form == "text":
         from onnx import parser

@@ -1,7 +1,6 @@
 """A ModelProto as a Graph: names are made unique, functions inlined, and bodies of control flow become nested graphs.
 
-All stored tensors, also those of nested graphs and of Constant nodes, are inputs of the whole program. Nested graphs
-capture them like any other outer value.
+All stored tensors, those of nested graphs and of Constant nodes too, are inputs of the program, and captured like others.
 """
 
 from __future__ import annotations
@@ -16,23 +15,9 @@ from graphflops.errors import FileError, shown
 from graphflops.exporters import onnx_proto, onnx_scope, onnx_tensors
 from graphflops.exporters.onnx_modules import placed
 from graphflops.exporters.onnx_scope import Call, Function, Scope
-from graphflops.exporters.onnx_sizes import Declared, Sizes, ranges
+from graphflops.exporters.onnx_sizes import Declared, Sizes
 from graphflops.exporters.sources import Evidence, OnnxPlaces, original_names
-from graphflops.graph import (
-    Argument,
-    Graph,
-    Input,
-    InputRole,
-    Node,
-    Note,
-    Opaque,
-    Origin,
-    Output,
-    Ref,
-    Scalar,
-    Symbol,
-    Type,
-)
+from graphflops.graph import Argument, Graph, Input, InputRole, Node, Note, Opaque, Origin, Output, Ref
 from graphflops.ops.onnx_attributes import onnx_spelling
 from graphflops.ops.operator import operator
 from graphflops.tensor import TensorType
@@ -53,7 +38,7 @@ class Program:
         # None if the file defines no function, as most do.
         self.functions = onnx_scope.Functions(model.functions) if model.functions else None
         self.inputs: list[Input] = []
-        self.types: dict[str, Type | Scalar] = {}
+        self.types: dict[str, Any] = {}
         self.root = onnx_scope.Body()
         self._operators: dict[tuple[str, str, int | None], str] = {}
         self._memory: dict[Hashable, str] = {}
@@ -65,7 +50,6 @@ class Program:
         self._state: set[str] = set()  # stored tensors that calls take as state, not as parameters
 
     def graph(self, origin: Origin) -> Graph:
-        """The whole program."""
         model, proto = self.model, self.model.graph
         for message in onnx_scope.unknown_versions(model):
             self.note("GF209", "", message)
@@ -85,14 +69,12 @@ class Program:
                 self.inputs[at] = replace(entry, role="buffer")
         calls = self.finished(self.root)
         nodes, inputs, modules = placed(calls, self.inputs, self.places.modules, self._evidence)
-        symbols = self.sizes.symbols
-        stated = ranges(model, symbols)
         return Graph(
             nodes=nodes,
             types=self.types,
             inputs=inputs,
             outputs=outputs,
-            symbols={name: Symbol(name, *stated[name], where=tuple(at)) for name, at in symbols.items()},
+            symbols=self.sizes.described(model),
             modules=modules,
             origin=origin,
             name=onnx_proto.checked(proto.name),
@@ -107,13 +89,9 @@ class Program:
         if len(said) < _MOST_NOTES and note not in said:
             said.append(note)
 
-    # Stored tensors
-
     def store(self, proto: Any, scope: Scope, targets: Mapping[str, str], defaults: frozenset[str]) -> None:
-        """Make the stored tensors of a graph inputs of the program.
-
-        defaults: stored tensors that a caller may replace, so their contents decide no size, branch or trip count. (An
-        attention mask is still read from its stored contents.)
+        """Make the stored tensors of a graph inputs of the program. defaults: those that a caller may replace, so that their
+        contents decide no size, branch or trip count. (An attention mask is still read from them.)
         """
         complain = partial(self.note, "GF210", "")
         inputs = {value.name: value for value in proto.input} if proto.initializer else {}
@@ -167,16 +145,12 @@ class Program:
             self._protos[unique] = held["value"].t
         return True
 
-    # Graphs
-
     def body(self, proto: Any, scope: Scope) -> tuple[Output, ...]:
         """Read the calls of a graph; return its outputs."""
-        for call in onnx_scope.ordered(proto.node, scope.sees):
+        for call in onnx_scope.ordered(proto.node, scope.holder):
             self.call(call, scope)
-        outputs = [
-            Output(self.names.resolve(value.name, scope, f"output {onnx_proto.checked(value.name)}"))
-            for value in proto.output
-        ]
+        names = [(value.name, f"output {onnx_proto.checked(value.name)}") for value in proto.output]
+        outputs = [Output(self.names.resolve(name, scope, user)) for name, user in names]
         self.declare((*proto.value_info, *proto.output), scope)
         return tuple(outputs)
 
@@ -198,7 +172,7 @@ class Program:
         self.store(proto, inner, {}, frozenset())
         self.declare(proto.input, inner)
         outputs = self.body(proto, inner)
-        for hidden in filter(scope.sees, inner.names):
+        for hidden in filter(scope.holder, inner.names):
             self.note("GF130", "", f"{shown(hidden)} of {shown(name)} hides a value around it: {_DIFFER}")
         graph = Graph(
             nodes=self.finished(body),
@@ -223,8 +197,6 @@ class Program:
                 first = first if first or any(others) else node.outputs[0]
                 body.nodes[place] = replace(node, outputs=(first, *others))
         return tuple(body.nodes)
-
-    # Calls
 
     def call(self, call: Call, scope: Scope) -> None:
         """Read a call: a Constant becomes a stored tensor, a call of a function is inlined, any other becomes one node."""
@@ -266,9 +238,8 @@ class Program:
                 raise FileError("a call names no operator: the file is damaged")
             if opset is None and (domain or self.model.ir_version >= 3) and not scope.functions:
                 self.note("GF207", "", f"the domain {shown(domain or 'ai.onnx')} is used, but not imported")
-            known = onnx_spelling(
-                onnx_proto.checked(domain), onnx_proto.checked(kind), 1 if opset is None else opset
-            )
+            spelled = onnx_proto.checked(domain), onnx_proto.checked(kind)
+            known = onnx_spelling(*spelled, 1 if opset is None else opset)
             self._operators[domain, kind, opset] = known
             outer = onnx_scope.opsets_of(self.model.opset_import).get(domain) if scope.functions else opset
             if outer is not None and known != onnx_spelling(domain, kind, outer):
@@ -301,7 +272,7 @@ class Program:
         for formal, operand in zip(function.inputs, operands, strict=False):
             inner.names[formal] = operand
         inner.attributes = {**self.attributes(function.proto.attribute_proto, inner, name), **given}
-        for inside in onnx_scope.ordered(function.proto.node, inner.sees):
+        for inside in onnx_scope.ordered(function.proto.node, inner.holder):
             self.call(inside, inner)
         self.declare(function.proto.value_info, inner)
         for formal, result in results:
@@ -310,10 +281,7 @@ class Program:
                 raise FileError(f"{shown(name)} returns an operand that it is not given")
             self.names.alias(result, ref, scope, name)
 
-    # Attributes
-
     def attributes(self, protos: Iterable[Any], scope: Scope, node: str) -> dict[str, Argument]:
-        """The attributes of a call by name."""
         return {
             name: value
             for name, proto in onnx_proto.named_once(protos, node).items()

@@ -2,8 +2,7 @@
 
 A call's module is "recorded" in metadata; "rewritten" if an exporter's optimizer replaced other calls by this one; "named"
 by the call's name, such as `/blocks/blocks.0/fc/MatMul`; or unknown ("none") for calls that a quantizer added. A parameter's
-name contains its module. It decides for calls that were rewritten or have no module, and completes a path from a call's
-name. Other calls without a module inherit that of their neighbours.
+name decides for rewritten and unknown ones, and completes a path from a call's name; others inherit their neighbours'.
 """
 
 from __future__ import annotations

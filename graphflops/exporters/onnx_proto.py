@@ -1,7 +1,6 @@
 """ONNX's protobuf messages: models without their weights; types of values, kinds of attributes, roles of stored tensors.
 
-Importing the package `onnx` takes 0.3 s, most of it for numpy. So only its module of message classes is imported, which
-takes a fifth of that and gives the same classes.
+Only the module of message classes is imported, which takes a fifth of the 0.3 s of the package `onnx`, most of it for numpy.
 """
 
 from __future__ import annotations
@@ -27,20 +26,13 @@ from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, Unk
 Buffer = bytes | memoryview
 
 KEPT_BYTES = 1024  # longer data are dropped; a tensor whose contents decide on sizes is never longer
-DROPPED = (
-    "graphflops.dropped_bytes"  # key in `external_data` of where data are that were dropped from a tensor
-)
+# Key in `external_data` of where data are that were dropped from a tensor.
+DROPPED = "graphflops.dropped_bytes"
 EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
-FIELDS = {
-    "float32": "float_data",
-    "float64": "double_data",
-    "complex64": "float_data",
-    "complex128": "double_data",
-    "int64": "int64_data",
-    "uint32": "uint64_data",
-    "uint64": "uint64_data",
-    "string": "string_data",
-}  # all other element types are held in `int32_data`
+FIELDS = {  # all other element types are held in `int32_data`
+    "float32": "float_data", "complex64": "float_data", "float64": "double_data", "complex128": "double_data",
+    "int64": "int64_data", "uint32": "uint64_data", "uint64": "uint64_data", "string": "string_data",
+}  # fmt: skip
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 # By kind of message and field number: the messages inside it that may hold tensor data.
@@ -87,9 +79,9 @@ def decode_error() -> type[Exception]:
 
 
 def without_weights(data: bytes | Pages) -> bytes:
-    """A serialized ModelProto without the large data of its tensors; an entry in each such tensor says where they are.
+    """A serialized ModelProto without the large data of its tensors, each with an entry that says where they are.
 
-    Bytes that are not a well-formed message are returned unchanged: parsing them will report what is wrong.
+    Bytes that are no well-formed message are returned unchanged: parsing them will report what is wrong.
     """
     view = data if isinstance(data, Pages) else memoryview(data)
     try:
@@ -145,7 +137,7 @@ def tensor_of_field(name: str, data: bytes) -> Any:
 
 
 def _fields(data: memoryview | Pages, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """For each length-delimited field in data[at:end]: its number, where its contents begin and end, where its tag begins.
+    """Each length-delimited field in data[at:end]: its number, where its contents begin and end, where its tag begins.
 
     Raises ValueError or IndexError for bytes that are not a message.
     """
@@ -239,14 +231,8 @@ def checked(name: str | bytes) -> str:
 
 def state_of(op_type: str, operands: Sequence[Ref | None]) -> list[Ref | None]:
     """The operands that a call takes as state (running statistics), not as parameters."""
-    return [operands[place] for place in _state(op_type) if place < len(operands)]
-
-
-@lru_cache(maxsize=1024)
-def _state(op_type: str) -> tuple[int, ...]:
-    """Places of the operands that are state."""
     parameters = operator(f"onnx.{op_type}").parameters
-    return tuple([place for place, name in enumerate(parameters) if name in _STATISTICS])
+    return [given for name, given in zip(parameters, operands, strict=False) if name in _STATISTICS]
 
 
 def graphs_in(value: Argument) -> Sequence[Graph]:
@@ -318,10 +304,7 @@ _KINDS = {name: kind for kind, name in enumerate(_FIELDS.split(), FLOAT)}  # by 
 
 
 def kind_of(proto: Any) -> int | None:
-    """The kind of an attribute. Files of the first IR version do not state it: there, the field that is set shows it.
-
-    Raises FileError if the value is not of the stated kind, or if there are several values.
-    """
+    """The kind of an attribute; in files of the first IR version, that of the field. Raises FileError if kinds differ."""
     held = [_KINDS[field.name] for field, _ in proto.ListFields() if field.name in _KINDS]
     stated = proto.type or (held[0] if held else None)
     if len(held) > 1 or (held and held[0] != stated):

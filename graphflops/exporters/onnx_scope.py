@@ -1,7 +1,6 @@
 """Scopes of an ONNX model: which value a name means at one place of the file. Also sorts calls topologically.
 
-A value keeps its name from the file unless another value has it already. The name of a value made inside a function begins
-with that of the call that the function is inlined for.
+A value keeps its name unless another has it already. Inside a function, names begin with that of the call it is inlined for.
 """
 
 from __future__ import annotations
@@ -80,14 +79,12 @@ class Scope(Struct, eq=False):
     place: tuple[str, str, str] = ("", "", "")  # that call's module, module type and source line
     functions: tuple[str, ...] = ()  # the functions being inlined, outermost first
 
-    def sees(self, name: str) -> bool:
-        """Whether a name is already defined, in this scope or an enclosing one."""
+    def holder(self, name: str) -> Scope | None:
+        """The scope in which a name is defined, this or an enclosing one; None if there is none."""
         at: Scope | None = self
-        while at is not None:
-            if name in at.names:
-                return True
+        while at is not None and name not in at.names:
             at = at.around
-        return False
+        return at
 
 
 class Names:
@@ -101,14 +98,10 @@ class Names:
         self._characters = 0
 
     def of_call(self, name: str, scope: Scope) -> str:
-        """A unique name for a call."""
         return unique_of(self._within(name, scope), self._calls)
 
     def define(self, name: str, scope: Scope, maker: str, body: Body | None = None) -> str:
-        """A unique name for a value that `maker` defines in a graph: `body` if given, else the scope's own.
-
-        Raises FileError if the scope already has a value of that name: ONNX is in single static assignment form.
-        """
+        """A unique name for a value that `maker` defines in `body`, else in the scope's; FileError if the name exists."""
         wanted = name
         if scope.call:
             wanted = scope.wanted.get(name) or self._within(name, scope)
@@ -125,7 +118,6 @@ class Names:
 
     def operands(self, names: Iterable[str], scope: Scope, user: str) -> list[Ref | None]:
         """The values that names mean here; None for an operand that is left out."""
-        # An empty name stands for an operand that is left out.
         found = [self.resolve(name, scope, user) if name else None for name in names]
         while found and found[-1] is None:
             found.pop()
@@ -133,15 +125,13 @@ class Names:
 
     def resolve(self, name: str, scope: Scope, user: str) -> Ref | None:
         """The value that a name means here; None for an operand that is left out."""
-        at: Scope | None = scope
-        while at is not None:
-            if name in at.names:
-                value = at.names[name]
-                if value is not None:
-                    self.use(value.name, scope.body)
-                return value
-            at = at.around
-        raise FileError(f"{shown(user)} uses the value {shown(checked(name))}, which nothing defines")
+        holder = scope.holder(name)
+        if holder is None:
+            raise FileError(f"{shown(user)} uses the value {shown(checked(name))}, which nothing defines")
+        value = holder.names[name]
+        if value is not None:
+            self.use(value.name, scope.body)
+        return value
 
     def use(self, unique: str, body: Body) -> None:
         """Note that a call in a graph uses a value. Each graph from there out to the value's own captures it."""
@@ -182,7 +172,7 @@ class Call(NamedTuple):
     attributes: list[Any]
 
 
-def ordered(nodes: Sequence[Any], visible: Callable[[str], bool]) -> Iterator[Call]:
+def ordered(nodes: Sequence[Any], visible: Callable[[str], object]) -> Iterator[Call]:
     """The calls in topological order, and in the file's order as far as that allows.
 
     visible: whether a name is defined by now. The caller must define the results of each call before it asks for the next.
@@ -300,9 +290,8 @@ class Functions:
             given = f"{shown(name)} gives {operands} operands"
             raise FileError(f"{given} to {shown(function.name)}, which takes {taken}")
         if results > (made := len(function.outputs)):
-            raise FileError(
-                f"{shown(name)} wants {results} results of {shown(function.name)}, which has {made}"
-            )
+            text = f"{shown(name)} wants {results} results of {shown(function.name)}, which has {made}"
+            raise FileError(text)
         self.count(1 + function.calls)
         self._operands += function.operands + len(scope.opsets)
         if self._operands > MOST_OPERANDS:

@@ -17,7 +17,7 @@ from graphflops.dims import Dim, Expr, parse_dim, symbol
 from graphflops.errors import DimError, FileError, shown
 from graphflops.exporters.onnx_proto import checked, require_holdable, type_of
 from graphflops.exporters.onnx_scope import unique_of
-from graphflops.graph import Type
+from graphflops.graph import Symbol, Type
 from graphflops.tensor import SequenceType, TensorType, UnknownType
 
 Range = tuple[Union[int, None], Union[int, None]]
@@ -43,6 +43,11 @@ class Sizes:
         self._names: dict[str, str] = {}  # by the text of a size in the file
         self._taken: dict[str, int] = {}  # by name: the next number to append
 
+    def described(self, model: Any) -> dict[str, Symbol]:
+        """The symbols of a model's inputs, with the ranges that it states."""
+        stated = _ranges(model, self.symbols)
+        return {name: Symbol(name, *stated[name], where=tuple(at)) for name, at in self.symbols.items()}
+
     def of_input(self, dim: Any, name: str, axis: int) -> Dim:
         """A size of a program input; a size that has neither a number nor a name gets a new name."""
         where = f"{name}[{axis}]"
@@ -58,7 +63,6 @@ class Sizes:
         return size
 
     def of_program_input(self, proto: Any, name: str) -> Type:
-        """The type of a program input."""
         typed = type_of(proto, lambda dim, axis: self.of_input(dim, name, axis))
         if isinstance(typed, TensorType):
             sizes = [size for size in typed.shape if isinstance(size, int) and size]
@@ -139,11 +143,11 @@ def _number(size: int, where: str) -> int:
     return size
 
 
-def ranges(model: Any, names: Collection[str]) -> Mapping[str, Range]:
+def _ranges(model: Any, names: Collection[str]) -> Mapping[str, Range]:
     """Inclusive ranges of the named sizes; (None, None) if the file states none.
 
-    The file states ranges under the exporter's names. If at least as many of them are left over as there are sizes that the
-    user named, each of these sizes gets the smallest range that contains all of those left over.
+    It states them under the exporter's names. If at least as many are left over as there are sizes that the user named,
+    each of these sizes gets the smallest range that contains all of those left over.
     """
     stated = _stated(model)
     found = defaultdict[str, Range](lambda: (None, None))

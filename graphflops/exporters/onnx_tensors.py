@@ -1,8 +1,7 @@
 """Stored tensors of an ONNX model: their types, their contents, and where their data contradict their types.
 
-The data of a tensor are in exactly one place: the raw field, the field for its element type, or another file, which is never
-opened. Large contents are read when they are first needed. onnxruntime refuses a tensor whose data are longer or shorter
-than its type needs.
+The data are in one place: the raw field, the field for the element type, or another file, which is never opened. onnxruntime
+refuses data that are longer or shorter than the type needs. Large contents are read when they are first needed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from typing import Any, NamedTuple
 from graphflops.dims import at_least, prod
 from graphflops.errors import FileError, shown
 from graphflops.exporters import onnx_proto
-from graphflops.exporters.onnx_proto import Dropped
 from graphflops.graph import Stored
 from graphflops.rules.shapes import nested
 from graphflops.tensor import DType, TensorType, flat
@@ -31,8 +29,7 @@ _OF_FIELDS = {"float_data": "f", "double_data": "d", "int64_data": "q", "uint64_
 def stored(path: str, proto: Any) -> Stored | None:
     """The contents of a stored tensor; None if its data are in another file, or its elements are not whole bytes.
 
-    path: the file that was read. proto: the tensor without large data; None for a value that is not stored.
-    Raises FileError if the data do not have the length that the type needs.
+    proto: without large data; None if the value is not stored. Raises FileError for data of another length than its type's.
     """
     if proto is None or proto.data_location == onnx_proto.EXTERNAL:
         return None
@@ -49,13 +46,12 @@ def stored(path: str, proto: Any) -> Stored | None:
     strides = tuple([prod(shape[axis + 1 :]) for axis in range(len(shape))])
     needed = prod(shape) * dtype.bits // 8
     if memory.nbytes != needed:
-        there = f"needs {needed:,} bytes, and the file has {memory.nbytes:,}"
-        what = f"tensor {shown(proto.name)} {there}"
+        what = f"tensor {shown(proto.name)} needs {needed:,} bytes, and the file has {memory.nbytes:,}"
         raise FileError(f"{shown(path)}: {what}: export the model again")
     return Stored(dtype, shape, strides, 0, memory)  # type: ignore[arg-type]
 
 
-def _in_file(path: str, place: Dropped, dtype: DType) -> memoryview | None:
+def _in_file(path: str, place: onnx_proto.Dropped, dtype: DType) -> memoryview | None:
     """Data that were dropped when the program was read; None if the file no longer has them."""
     with open(path, "rb") as file:
         if place.begin + place.length > os.fstat(file.fileno()).st_size:
@@ -72,10 +68,9 @@ def _in_file(path: str, place: Dropped, dtype: DType) -> memoryview | None:
 
 
 def _held(proto: Any, dtype: DType) -> memoryview:
-    """The data of a message in the layout of `raw_data`. Raises OverflowError for a number too large for the type.
+    """The data of a message in the layout of `raw_data`. Raises OverflowError for a number too large for a float type.
 
-    If a number of `int32_data` is too large, onnxruntime takes the lowest bits for an integer type and refuses a float
-    type. For a bool, any nonzero number is true, even 256.
+    As in onnxruntime, an integer type takes the lowest bits, and any nonzero number is true, even 256.
     """
     if proto.HasField("raw_data"):
         return memoryview(bytearray(proto.raw_data))
@@ -200,14 +195,10 @@ def memory_of(tensor: Any) -> tuple[Any, ...]:
 
 
 def _sizes(proto: Any, name: str) -> tuple[int, ...]:
-    """The shape that a dense or sparse tensor states."""
     onnx_proto.require_axes(len(proto.dims))
     if any(size < 0 for size in proto.dims):
         raise FileError(f"tensor {shown(name)} has a negative size: {list(proto.dims)}")
     return tuple(proto.dims)
-
-
-# Places of data
 
 
 def _places(proto: Any) -> list[_Place]:
@@ -230,8 +221,7 @@ def _number(text: str) -> int:
 
 def _contradiction(proto: Any, tensor: TensorType, places: Sequence[_Place]) -> str:
     """Says how the data of a tensor differ from what its type needs; "" if they do not.
-
-    A tensor without data is allowed, as a weight that somebody left out, unless its contents decide on sizes.
+    It may have none, as a weight that somebody left out, unless its contents decide on sizes.
     """
     nbytes, elements, dtype = tensor.nbytes, onnx_proto.number_of_elements(tensor), tensor.dtype
     assert isinstance(nbytes, int)

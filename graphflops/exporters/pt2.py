@@ -1,8 +1,7 @@
 """Reads `.pt2` files of `torch.export.save`: only the JSON that describes the program and an eager run, never weights.
 
-torch is not imported, nothing is unpickled and no weight is opened. There are two layouts. Until torch 2.7, the program is
-`serialized_exported_program.json` at the top of the archive. Since 2.8 it is `NAME/models/MODEL.json`, and one archive may
-hold several programs.
+torch is not imported, nothing is unpickled. Until torch 2.7, the program is `serialized_exported_program.json` at the top of
+the archive; since 2.8 it is `NAME/models/MODEL.json`, and one archive may hold several programs.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from graphflops.exporters import in_one_line
 from graphflops.exporters import pt2_schema as schema
 from graphflops.exporters.archive import Archive
 from graphflops.exporters.pt2_graph import graph_of
-from graphflops.exporters.pt2_schema import decode
 from graphflops.exporters.pt2_tables import OLD_CHECKPOINTS, OLD_PROGRAM, Place, Tables
 from graphflops.graph import EagerRun, Graph, Note, Origin
 from graphflops.tensor import TensorType
@@ -83,10 +81,10 @@ def _read_program(archive: Archive, name: str) -> Graph:
     data = archive.read(name)
     where = shown(name)
     try:
-        decoded = decode(data, schema.ExportedProgram, where)
+        decoded = schema.decode(data, schema.ExportedProgram, where)
     except FileError:
         # If the major version of the schema is unknown, the message should say that.
-        _check_major(decode(data, schema.Versioned, where).schema_version.major, where)
+        _check_major(schema.decode(data, schema.Versioned, where).schema_version.major, where)
         raise
     _check_major(decoded.schema_version.major, where)
     version = decoded.torch_version.partition("+")[0]

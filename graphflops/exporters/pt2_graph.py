@@ -7,34 +7,11 @@ from typing import Any
 
 from graphflops.errors import FileError, shown
 from graphflops.exporters import pt2_schema as schema
+from graphflops.exporters import pt2_values as values
 from graphflops.exporters.pt2_tables import Tables
-from graphflops.exporters.pt2_values import (
-    LAYOUTS,
-    MEMORY_FORMATS,
-    Program,
-    dtype_of,
-    literal,
-    named,
-    number,
-    operator_name,
-    refuse_other_names,
-    results,
-)
 from graphflops.exporters.sources import with_modules
 from graphflops.exporters.types import guards_of, with_aliases, with_parts
-from graphflops.graph import (
-    Argument,
-    Graph,
-    Input,
-    InputRole,
-    Node,
-    Note,
-    Opaque,
-    Origin,
-    Output,
-    OutputRole,
-    Ref,
-)
+from graphflops.graph import Argument, Graph, Input, InputRole, Node, Opaque, Origin, Output, OutputRole, Ref
 from graphflops.ops import operator
 from graphflops.ops.operator import arranged
 from graphflops.tensor import TensorType
@@ -44,19 +21,21 @@ MAX_DEPTH = 50  # of graphs nested in graphs
 
 def graph_of(decoded: schema.ExportedProgram, tables: Tables, origin: Origin) -> Graph:
     """The whole program that a member of an archive describes. tables: how the archive stores its tensors."""
-    program, shared = Program(), tables.shared()
+    program, shared = values.Program(), tables.shared()
     module = decoded.graph_module
     scope = Scope(program, module.graph, 0)
     inputs = scope.inputs(module.signature.input_specs, shared or {})
-    refuse_other_names("input", module.graph.inputs, module.signature.input_specs)
+    values.refuse_other_names("input", module.graph.inputs, module.signature.input_specs)
     nodes = scope.nodes()
     outputs = tuple([scope.output(spec) for spec in module.signature.output_specs])
-    refuse_other_names("output", module.graph.outputs, module.signature.output_specs)
+    values.refuse_other_names("output", module.graph.outputs, module.signature.output_specs)
     nodes, inputs = with_parts(nodes, inputs, outputs, scope.types)
     if shared is None:
         inputs = with_aliases(inputs, nodes, scope.types)
     ranges = {name: (r.min_val, r.max_val) for name, r in decoded.range_constraints.items()}
     symbols = program.types.symbols(ranges, inputs, scope.types)
+    for text in program.types.contradictions(symbols):
+        program.note("GF127", "", text)
     return Graph(
         nodes=with_modules(nodes, inputs, outputs),
         types=scope.types,
@@ -68,18 +47,15 @@ def graph_of(decoded: schema.ExportedProgram, tables: Tables, origin: Origin) ->
         contents=tables.contents(),
         orders=program.types.orders,
         guards=guards_of(decoded.guards_code or (), inputs),
-        notes=(*program.notes, *(Note("GF127", "", text) for text in program.types.contradictions(symbols))),
+        notes=tuple(program.notes),
     )
 
 
 class Scope:
     """One graph being read, with the values defined so far."""
 
-    def __init__(self, program: Program, graph: schema.Graph, depth: int) -> None:
-        self.program = program
-        self.graph = graph
-        self.depth = depth
-
+    def __init__(self, program: values.Program, graph: schema.Graph, depth: int) -> None:
+        self.program, self.graph, self.depth = program, graph, depth
         self.refs: dict[str, Ref] = _Defined()
         self.node_names: set[str] = set()
         self._numbers: dict[str, int] = {}  # by name: the last number appended to it
@@ -89,8 +65,6 @@ class Scope:
         self.types |= {x: program.integer(x, value) for x, value in graph.sym_int_values.items()}
         self.types |= {x: program.floating(value) for x, value in graph.sym_float_values.items()}
         self.types |= {x: program.truth(value) for x, value in graph.sym_bool_values.items()}
-
-    # Inputs and outputs
 
     def inputs(self, specs: Iterable[schema.InputSpec], shared: Mapping[str, str]) -> tuple[Input, ...]:
         entries = [self.input(spec, shared) for spec in specs]
@@ -102,12 +76,12 @@ class Scope:
 
     def input(self, spec: schema.InputSpec, shared: Mapping[str, str]) -> Input:
         if spec.user_input is not None:
-            names = results(spec.user_input.arg)
+            names = values.results(spec.user_input.arg)
             if len(names) != 1 or names[0] is None:
                 raise FileError("an input of the program has no name of its own")
             return Input(names[0], "object" if spec.user_input.arg.as_custom_obj is not None else "user")
         if spec.constant_input is not None:
-            self.types[spec.constant_input.name] = literal(spec.constant_input.value)
+            self.types[spec.constant_input.name] = values.literal(spec.constant_input.value)
             return Input(spec.constant_input.name, "user")
         for kind, (role, field) in _INPUTS.items():
             if (given := getattr(spec, kind)) is not None:
@@ -127,23 +101,23 @@ class Scope:
         if len(strides) not in (0, known.rank) or min((size or 0 for size in strides), default=0) < 0:
             what = f"strides {strides}, which no tensor of {known} has"
             raise FileError(f"input {shown(entry.name)} has {what}")
-        of_input, is_sparse = self.program.types.of_input, named(LAYOUTS, meta.layout).startswith("sparse")
+        is_sparse = values.named(values.LAYOUTS, meta.layout).startswith("sparse")
+        of_input = self.program.types.of_input
         self.types[entry.name] = of_input(entry, known, strides, meta.requires_grad, is_sparse)
 
     def output(self, spec: schema.OutputSpec) -> Output:
         if spec.user_output is not None:
             return Output(self.argument(spec.user_output.arg))
-        for kind, (role, target) in _OUTPUTS.items():
-            given = getattr(spec, kind)
-            if given is not None:
-                return Output(self.refs[given.arg.name], role, _target(given, target))
+        for kind, (role, field) in OUTPUTS.items():
+            if (given := getattr(spec, kind)) is not None:
+                return Output(self.refs[given.arg.name], role, _target(given, field))
         raise FileError("an output of the program has a role that this graphflops does not know")
 
     def region(self, name: str) -> Graph:
         """The graph, read as one nested in another: its inputs and outputs have no roles."""
         entries = []
         for index, argument in enumerate(self.graph.inputs):
-            names = [value for value in results(argument) if value is not None]
+            names = [value for value in values.results(argument) if value is not None]
             if not names:  # for an operand that the export fixed, the file stores its value
                 names = [self.unused(f"fixed_{index}")]
                 self.types[names[0]] = self.argument(argument)
@@ -154,8 +128,6 @@ class Scope:
         outputs = tuple([Output(self.argument(argument)) for argument in self.graph.outputs])
         return Graph(nodes, self.types, tuple(entries), outputs, name=name)
 
-    # Calls
-
     def nodes(self) -> tuple[Node, ...]:
         """All calls, in program order, each checked to use only what is defined before it."""
         program = self.program
@@ -163,7 +135,7 @@ class Scope:
         built = []
         for index, raw in enumerate(self.graph.nodes):
             node = schema.decode_part(program.node_decoder, raw, f"node #{index}")
-            op = operator_name(node.target)
+            op = values.operator_name(node.target)
             try:
                 args, kwargs = self.operands(self.arranged(op, node), op.startswith("higher_order."))
                 outputs = self.results(node.outputs)
@@ -196,7 +168,7 @@ class Scope:
         if len(places) < len(inputs):
             other = next(name for place, name in enumerate(names) if place not in places)
             text = f"{shown(op)} has no operand {shown(other)}: readers differ in whether it counts"
-            self.program.notes.append(Note("GF130", node.name or "", text))
+            self.program.note("GF130", node.name or "", text)
         return [inputs[place] for place in places]
 
     def operands(
@@ -204,9 +176,8 @@ class Scope:
     ) -> tuple[tuple[Argument, ...], tuple[tuple[str, Argument], ...]]:
         """Positional and keyword operands.
 
-        Files of torch before 2.7 name every operand after the operator's schema and do not say which are
-        positional; skipped defaults leave gaps, so each is passed on by its name, in the file's order.
-        Operands of higher-order operators are positional if they have no name.
+        Files of torch before 2.7 name every operand and leave gaps for defaults, so each is passed on by its name. Operands
+        of higher-order operators are positional if they have no name.
         """
         args: list[Argument] = []
         kwargs: list[tuple[str, Argument]] = []
@@ -219,7 +190,7 @@ class Scope:
         return tuple(args), tuple(kwargs)
 
     def results(self, outputs: list[schema.Argument]) -> tuple[str | None, ...]:
-        names = tuple([name for output in outputs for name in results(output)])
+        names = tuple([name for output in outputs for name in values.results(output)])
         for name in names:
             if name is not None:
                 self.define(name)
@@ -237,8 +208,6 @@ class Scope:
             candidate = f"{name}_{count}"
         self._numbers[name] = count
         return candidate
-
-    # Arguments
 
     def argument(self, arg: schema.Argument) -> Argument:
         if arg.as_tensor is not None:
@@ -277,8 +246,9 @@ _INPUTS: dict[str, tuple[InputRole, str]] = {
     "custom_obj": ("object", "custom_obj_name"),
     "token": ("token", ""),
 }
-# By field of an OutputSpec: the role, and the field with the name of what it belongs to.
-_OUTPUTS: dict[str, tuple[OutputRole, str]] = {
+# By field of an OutputSpec, and by kind in lower case in torch: the role, and the field with the name of what it belongs to.
+OUTPUTS: dict[str, tuple[OutputRole, str]] = {
+    "user_output": ("user", ""),
     "loss_output": ("loss", ""),
     "gradient_to_parameter": ("gradient", "parameter_name"),
     "gradient_to_user_input": ("gradient", "user_input_name"),
@@ -306,7 +276,7 @@ class _Defined(dict[str, Ref]):
 Convert = Callable[[Scope, Any], Argument]
 _AS_IT_IS: Convert = lambda _, value: value  # noqa: E731 - as the others
 _LISTED: Convert = lambda _, items: tuple(items)  # noqa: E731
-_SCALAR: Convert = lambda scope, x: literal(x) if x.as_name is None else scope.refs[x.as_name]  # noqa: E731
+_SCALAR: Convert = lambda scope, x: values.literal(x) if x.as_name is None else scope.refs[x.as_name]  # noqa: E731
 _TENSORS: Convert = lambda scope, items: tuple([scope.refs[item.name] for item in items])  # noqa: E731
 _SCALARS: Convert = lambda scope, items: tuple([_SCALAR(scope, item) for item in items])  # noqa: E731
 # By field of an operand, the most frequent first.
@@ -317,26 +287,26 @@ _CONVERTERS: dict[str, Convert] = {
     "as_sym_ints": _SCALARS,
     "as_none": lambda scope, _: None,
     "as_bool": _AS_IT_IS,
-    "as_float": lambda scope, item: number(item),
+    "as_float": lambda scope, item: values.number(item),
     "as_tensors": _TENSORS,
-    "as_scalar_type": lambda scope, kind: dtype_of(kind, ""),
+    "as_scalar_type": lambda scope, kind: values.dtype_of(kind, ""),
     "as_string": _AS_IT_IS,
     "as_device": lambda scope, item: Opaque(item.type + ("" if item.index is None else f":{item.index}")),
     "as_optional_tensors": lambda scope, items: tuple([scope.argument(item) for item in items]),
     "as_optional_tensor": lambda scope, item: scope.argument(item),
     "as_graph": lambda scope, graph: scope.nested(graph),
-    "as_floats": lambda scope, items: tuple([number(item) for item in items]),
+    "as_floats": lambda scope, items: tuple([values.number(item) for item in items]),
     **dict.fromkeys(("as_bools", "as_strings"), _LISTED),
     **dict.fromkeys(("as_sym_bool", "as_sym_float"), _SCALAR),
     **dict.fromkeys(("as_sym_bools", "as_sym_floats"), _SCALARS),
-    "as_memory_format": lambda scope, number: Opaque(named(MEMORY_FORMATS, number)),
-    "as_layout": lambda scope, number: Opaque(named(LAYOUTS, number)),
+    "as_memory_format": lambda scope, code: Opaque(values.named(values.MEMORY_FORMATS, code)),
+    "as_layout": lambda scope, code: Opaque(values.named(values.LAYOUTS, code)),
     "as_custom_obj": lambda scope, item: Opaque(item.class_fqn or item.name),
-    "as_operator": lambda scope, target: Opaque(operator_name(target)),
-    "as_complex": lambda scope, item: complex(number(item.real), number(item.imag)),
+    "as_operator": lambda scope, target: Opaque(values.operator_name(target)),
+    "as_complex": lambda scope, item: complex(values.number(item.real), values.number(item.imag)),
     "as_nested_tensors": lambda scope, lists: tuple([_TENSORS(scope, items) for items in lists]),
     "as_int_lists": lambda scope, lists: tuple([tuple(items) for items in lists]),
-    "as_float_lists": lambda scope, lists: tuple([tuple(map(number, items)) for items in lists]),
+    "as_float_lists": lambda scope, lists: tuple([tuple(map(values.number, items)) for items in lists]),
     # A dictionary becomes a tuple of pairs in its order.
     "as_string_to_argument": lambda scope, items: tuple([(x, scope.argument(y)) for x, y in items.items()]),
 }

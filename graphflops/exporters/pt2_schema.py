@@ -1,10 +1,8 @@
 """The JSON of a `.pt2` as msgspec types: the part of PyTorch's export schema (major 5 to 8) that is read.
 
-Fields that say nothing about cost (devices of tensors, pytree specs, guards) are left out, and msgspec skips
-them without building anything. A union is written as an object with one key; here it is one struct whose
-fields are all optional, exactly one of them set. Descriptions of tensors and graphs nested in arguments stay
-raw text: a large model repeats a few dozen descriptions thousands of times, so the reader decodes each
-distinct one once.
+msgspec skips fields that say nothing about cost without building anything. A union is written as an object with one key;
+here it is a struct whose fields are all optional, exactly one of them set. Descriptions of tensors and nested graphs stay
+raw text: a large model repeats a few dozen of them thousands of times, and each is decoded once.
 """
 
 import re

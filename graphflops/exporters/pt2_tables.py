@@ -1,9 +1,9 @@
 """The weights and constants of a `.pt2`: tables of how they are stored, compared with the program, and their contents.
 
 Since torch 2.9 a table is a JSON member, and each tensor is a member of raw bytes. Before, and for tensors of a subclass, a
-checkpoint of `torch.save` has both. Only sizes are read from it. They are in its pickle, which is code for a stack machine
-that builds objects: only its instructions for tuples, dictionaries, numbers and strings are followed. Nothing is imported or
-called. `_rebuild_tensor_v2` is only a name here, and the sizes are among its operands.
+checkpoint of `torch.save` has both; only sizes are read from its pickle, which is code for a stack machine: instructions for
+tuples, dictionaries, numbers and strings are followed, and `_rebuild_tensor_v2` is a name whose operands hold the sizes.
+Nothing is imported or called.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from graphflops.base.record import Record
 from graphflops.errors import FileError, shown
 from graphflops.exporters import pt2_schema as schema
 from graphflops.exporters.archive import Archive, mapped
-from graphflops.exporters.pt2_schema import decode
 from graphflops.exporters.pt2_values import LAYOUTS, SCALAR_TYPES, dtype_of, named
 from graphflops.exporters.types import storage
 from graphflops.graph import Graph, Note, Stored
@@ -34,9 +33,8 @@ OLD_CHECKPOINTS = {"weights": "serialized_state_dict.pt", "constants": "serializ
 
 
 class Place(Record, frozen=True):
-    """Where an archive has a program and its tensors. root: the folder of all members. model: "" until torch 2.7.
-
-    The folder has the name of the file that torch saved, so it may also be called `models/`.
+    """Where an archive has a program and its tensors. root: the folder of all members, which has the name of the file that
+    torch saved, and so may be called `models/` too. model: "" until torch 2.7.
     """
 
     root: str
@@ -50,7 +48,6 @@ class Place(Record, frozen=True):
         return Place(root + slash, model)
 
     def table(self, kind: str) -> str:
-        """The JSON member about weights or constants."""
         return f"{self.root}data/{kind}/{self.model}_{kind}_config.json"
 
     def checkpoint(self, kind: str) -> str:
@@ -69,8 +66,6 @@ class Entry(Record, frozen=True):
 
 
 class _Table(Record, frozen=True):
-    """What is stored, by name in the model."""
-
     entries: Mapping[str, Entry]
     is_checkpoint: bool = False
     unread: int = 0  # bytes of a checkpoint of which parts are not read
@@ -113,7 +108,6 @@ class Tables:
         return shared
 
     def contents(self) -> Contents:
-        """What the inputs of the program hold."""
         tables = {kind: table.entries for kind, table in self._tables.items() if not table.is_checkpoint}
         found = ((value, tables.get(kind, {}).get(target)) for value, target, kind in self._stored)
         entries = {value: entry for value, entry in found if entry is not None}
@@ -167,7 +161,7 @@ class Tables:
             return None
         where = f"{archive}: {shown(config)}"
         entries = {}
-        for name, payload in decode(archive.read(config), schema.PayloadConfig, where).config.items():
+        for name, payload in schema.decode(archive.read(config), schema.PayloadConfig, where).config.items():
             member = f"{place.root}data/{kind}/{payload.path_name}"
             entries[name] = Entry(name, payload, member, archive.size(member), archive.place(member))
         return _Table(entries)
@@ -265,10 +259,7 @@ def _is_more(size: int, needed: int) -> bool:
 
 
 def _stored(signature: schema.Signature) -> Iterator[tuple[str, str, str]]:
-    """The inputs that torch takes from the tables: each value, its name in the model, and the kind of its table.
-
-    Buffers that are not persistent are stored with the constants.
-    """
+    """The inputs that torch takes from the tables: each value, its name in the model, and the kind of its table."""
     for spec in signature.input_specs:
         if (one := spec.parameter or spec.buffer or spec.tensor_constant) is not None:
             name = one.parameter_name or one.buffer_name or one.tensor_constant_name or ""

@@ -1,7 +1,4 @@
-"""Values of a `.pt2`: literals, element types, sizes, types of tensors.
-
-Each distinct type is built once: a program of 80 equal layers has a few dozen tensor types and source lines.
-"""
+"""Values of a `.pt2`: literals, element types, sizes, types of tensors. Each distinct type is built once."""
 
 from __future__ import annotations
 
@@ -26,22 +23,17 @@ from graphflops.tensor import DTYPES, DType, TensorType
 
 MAX_SIZE = 2**62  # elements along one axis
 
+_TYPES = "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool bfloat16"
+_LATER = "uint16 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu uint32 uint64"
 SCALAR_TYPES: dict[int, DType] = {
     number: DTYPES[name]
-    for number, name in (
-        *((1, "uint8"), (2, "int8"), (3, "int16"), (4, "int32"), (5, "int64")),
-        *((6, "float16"), (7, "float32"), (8, "float64"), (13, "bfloat16"), (12, "bool")),
-        *((9, "complex32"), (10, "complex64"), (11, "complex128")),
-        *((28, "uint16"), (34, "uint32"), (35, "uint64")),
-        *((29, "float8_e4m3fn"), (30, "float8_e5m2"), (31, "float8_e4m3fnuz"), (32, "float8_e5m2fnuz")),
-        (33, "float8_e8m0fnu"),
-    )
+    for first, names in ((1, _TYPES), (28, _LATER))
+    for number, name in enumerate(names.split(), first)
 }
 MEMORY_FORMATS = ("unknown", "contiguous_format", "channels_last", "channels_last_3d", "preserve_format")
 LAYOUTS = (
-    *("unknown", "sparse_coo", "sparse_csr", "sparse_csc"),
-    *("sparse_bsr", "sparse_bsc", "_mkldnn", "strided"),
-)
+    "unknown", "sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "_mkldnn", "strided",
+)  # fmt: skip
 _SPECIAL_FLOATS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 
 
@@ -121,11 +113,13 @@ class Program:
         self.nested: dict[bytes, Graph] = {}  # graphs that are arguments, by their JSON text
         self.singles: set[int] = set()  # ids of nested graphs that return a single tensor, not a list
         self._metas: dict[bytes, TensorType] = {}
-
         self._calls = 0
         self._meta_decoder = msgspec.json.Decoder(schema.TensorMeta)
         self.graph_decoder = msgspec.json.Decoder(schema.Graph)
         self.node_decoder = msgspec.json.Decoder(schema.Node)
+
+    def note(self, code: str, node: str, message: str) -> None:
+        self.notes.append(Note(code, node, message))
 
     def count(self, calls: int) -> None:
         """Count the calls of a graph; raises FileError for more than a program may have."""

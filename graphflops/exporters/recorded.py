@@ -12,35 +12,12 @@ import msgspec
 
 from graphflops.base.units import memory as memory_of
 from graphflops.errors import FileError, shown
+from graphflops.exporters import step_file
 from graphflops.exporters.archive import Archive
 from graphflops.exporters.meshes import LARGEST, at_mesh, ranks_along
-from graphflops.exporters.step_file import (
-    FORMAT,
-    FURTHER,
-    MEMBER,
-    Contradiction,
-    RecordedCall,
-    RecordedStep,
-    check_memory,
-    copies_between,
-    is_counter,
-    operands,
-    require,
-)
+from graphflops.exporters.step_file import Contradiction, RecordedCall, RecordedStep, require
 from graphflops.exporters.types import Types, memory_order, storage
-from graphflops.graph import (
-    Argument,
-    Graph,
-    Group,
-    Input,
-    Mesh,
-    Node,
-    Note,
-    Opaque,
-    Origin,
-    Ref,
-    Step,
-)
+from graphflops.graph import Argument, Graph, Group, Input, Mesh, Node, Note, Opaque, Origin, Ref, Step
 from graphflops.ops.operator import operator, orders
 from graphflops.tensor import DTYPES, TensorType, flat
 
@@ -62,14 +39,11 @@ def read(path: Path | str, model: str | None = None, mesh: Mapping[str, int] | N
 def read_step(
     path: Path | str, model: str | None = None, mesh: Mapping[str, int] | None = None
 ) -> tuple[RecordedStep, str]:
-    """The step of an archive, and the digest of what was read.
-
-    Raises FileError, in one line, for any other file, and ModelError for sizes that the mesh cannot have.
-    """
+    """The step of an archive and the digest of what was read. Raises FileError for other files, ModelError for a mesh."""
     with Archive(path) as archive:
         if model is not None:
             raise FileError(f"{archive}: holds one step: leave --model out")
-        members = [MEMBER, *(FURTHER.format(place) for place in range(1, len(archive.names)))]
+        members = [step_file.member(place) for place in range(len(archive.names) or 1)]
         if archive.names != {*members}:
             raise FileError(f"{archive}: holds other members than a step: record it again")
         digest, steps = hashlib.sha256(repr(mesh).encode() if mesh else b""), list[RecordedStep]()
@@ -79,8 +53,8 @@ def read_step(
             where = f"{archive}: {member}"
             try:
                 found = msgspec.json.decode(data, type=_Version).format
-                if found != FORMAT:
-                    reads = f"this graphflops reads {FORMAT}: record it again"
+                if found != step_file.FORMAT:
+                    reads = f"this graphflops reads {step_file.FORMAT}: record it again"
                     raise FileError(f"{where} has format {found}, {reads}")
                 steps.append(msgspec.json.decode(data, type=RecordedStep))
                 _check(steps[-1])
@@ -106,7 +80,7 @@ def graph_of(step: RecordedStep, origin: Origin) -> Graph:
     first = [f"v{entry.value}" for entry in step.inputs]
     orders = {name: memory_order(values[name].shape, values[name].strides) for name in first}
     groups = {group.name: Group(group.axis, tuple(group.ranks)) for group in step.groups}
-    given = ((call, operands(step, call)) for call in step.calls)
+    given = ((call, step_file.operands(step, call)) for call in step.calls)
     results = ((x, there) for call, there in given for x in call.results if x is not None)
     # In the memory of an operand.
     views = [f"v{x}" for x, there in results if step.values[x].storage in there]
@@ -119,7 +93,7 @@ def graph_of(step: RecordedStep, origin: Origin) -> Graph:
         frozenset(views),
         tuple([call.wrapped for call in step.calls]),
         tuple([call.hooked for call in step.calls]),
-        frozenset([name for name, value in values.items() if is_counter(step, value)]),
+        frozenset([name for name, value in values.items() if step_file.is_counter(step, value)]),
         {name: (value.storage, value.begin, value.end) for name, value in values.items()},
         frozenset([f"v{result}" for call in step.calls if call.stream for result in call.results]),
     )
@@ -146,7 +120,8 @@ def _notes(step: RecordedStep, made: Step, nodes: Sequence[Node]) -> Iterator[No
             node
             for node in nodes
             if node.is_in(away)
-            and not (node.operator.shares_memory or copies_between(node.operator, dict(node.kwargs)))
+            and not node.operator.shares_memory
+            and not step_file.copies_between(node.operator, dict(node.kwargs))
         ]
         computed = {
             made.places[name][0] for node in there for name in node.outputs if name and name not in made.views
@@ -194,7 +169,6 @@ def _argument(given: Any) -> Argument:
 
 
 def _check(step: RecordedStep) -> None:
-    """Refuse a step that no recorder writes."""
     _check_mesh(step)
     calls, storages = len(step.calls), len(step.storages)
     require(calls > 0, "the step has no call")
@@ -232,7 +206,7 @@ def _check(step: RecordedStep) -> None:
     ):
         lost = {*range(first, len(entries))} - used
         require(not lost, f"{what} {min(lost, default=0)} is of no call")
-    check_memory(step)
+    step_file.check_memory(step)
 
 
 def _check_operands(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal
 
 from msgspec.structs import replace
@@ -56,9 +57,9 @@ class Sources:
 
     def __init__(self) -> None:
         self.modules: dict[str, str] = {}  # type of every module read so far, by path
-        self._lines: dict[str, str] = {"": ""}
-        self._places: dict[str, tuple[str, str]] = {"": ("", "")}
         self._texts: dict[str, str] = {}
+        self.line = cache(_line)
+        self.place = cache(self._place)
 
     def stack(self, recorded: str) -> str:
         """A module stack, one object for equal texts; "" if torch records that a call (an input's size) is in no module."""
@@ -66,42 +67,33 @@ class Sources:
 
     def of(self, trace: str, stack: str) -> tuple[str, str, str, str, str]:
         """A call's module, the module's type, the line of code, and both texts, in the order of `Node`'s fields."""
-        module, kind = self.place(own := self.stack(stack))
-        return module, kind, self.line(trace), self._texts.setdefault(trace, trace), own
+        own = self.stack(stack)
+        return *self.place(own), self.line(trace), self._texts.setdefault(trace, trace), own
 
-    def line(self, trace: str) -> str:
-        """The innermost line of the user's own code, `model.py:17`; "" if the trace has none.
-
-        A path inside an installed package starts at the package; any other absolute path is cut to the file's name,
-        because the directories of the exporting machine say nothing about the model.
-        """
-        if trace not in self._lines:
-            self._lines[trace] = ""
-            for file, number in reversed(_FRAME.findall(trace)):
-                path = file.replace("\\", "/")
-                if _FOREIGN.search(path):
-                    continue
-                for folder in _PACKAGES:  # the path starts at an installed package
-                    before, found, inner = path.rpartition(folder)
-                    if found and (not before or before.endswith("/")):
-                        path = inner
-                path = path.rpartition("/")[2] if _ABSOLUTE.match(path) else path
-                self._lines[trace] = f"{path}:{number}"
-                break
-        return self._lines[trace]
-
-    def place(self, stack: str) -> tuple[str, str]:
+    def _place(self, stack: str) -> tuple[str, str]:
         """Path and type of the innermost module of a stack: entries `key,path,type` separated by `;`."""
-        known = self._places.get(stack)
-        if known is None:
-            path = kind = ""
-            for entry in stack.split(";"):
-                _, _, described = entry.partition(",")
-                recorded, _, recorded_type = described.rpartition(",")
-                path, kind = module_path(recorded), recorded_type
-                self.modules.setdefault(path, kind)
-            known = self._places[stack] = (path, kind)
-        return known
+        path = kind = ""
+        for entry in stack.split(";") if stack else ():
+            _, _, described = entry.partition(",")
+            recorded, _, kind = described.rpartition(",")
+            path = module_path(recorded)
+            self.modules.setdefault(path, kind)
+        return path, kind
+
+
+def _line(trace: str) -> str:
+    """The innermost line of the user's own code, `model.py:17`, without folders of the exporting machine; "" if none."""
+    for file, number in reversed(_FRAME.findall(trace)):
+        path = file.replace("\\", "/")
+        if _FOREIGN.search(path):
+            continue
+        for folder in _PACKAGES:  # the path starts at an installed package
+            before, found, inner = path.rpartition(folder)
+            if found and (not before or before.endswith("/")):
+                path = inner
+        path = path.rpartition("/")[2] if _ABSOLUTE.match(path) else path
+        return f"{path}:{number}"
+    return ""
 
 
 def module_path(recorded: str) -> str:
@@ -122,7 +114,7 @@ class OnnxPlaces:
         self.modules: dict[str, str] = {}  # type of every module read, by path; "" where only that is known
         self._sources = Sources()
         self._known: dict[tuple[str, str], tuple[str, str]] = {}
-        self._scopes: dict[str, str] = {"": ""}
+        self._named = cache(self._by_name)
 
     def of(self, node: Any) -> tuple[tuple[str, str, str], Evidence]:
         """Path and type of a NodeProto's innermost module and its source line ("" if unknown); how the module is known."""
@@ -143,20 +135,16 @@ class OnnxPlaces:
                     self.modules.setdefault(path, kind)
                 self._known[outer] = inner[-1] if inner else ("", "")
             return (*self._known[outer], line), "rewritten" if rewritten else "recorded"
-        return (self._by_name(node.name), "", line), "named" if "/" in node.name else "none"
+        return (self._named(node.name.rpartition("/")[0]), "", line), "named" if "/" in node.name else "none"
 
-    def _by_name(self, name: str) -> str:
-        """The module in a call's name: `layers.0.attention` for `/layers.0/attention/MatMul_1`."""
-        scope = name.rpartition("/")[0]
-        known = self._scopes.get(scope)
-        if known is None:
-            parts = [part for part in scope.split("/") if part] if len(scope) <= _LONGEST_SCOPE else []
-            known = ""
-            for part in parts if len(parts) <= _DEEPEST_SCOPE else ():
-                known = _below(known, part)
-                self.modules.setdefault(known, "")
-            self._scopes[scope] = known
-        return known
+    def _by_name(self, scope: str) -> str:
+        """The module in the scope of a call's name: `layers.0.attention` for `/layers.0/attention`."""
+        parts = [part for part in scope.split("/") if part] if len(scope) <= _LONGEST_SCOPE else []
+        path = ""
+        for part in parts if len(parts) <= _DEEPEST_SCOPE else ():
+            path = _below(path, part)
+            self.modules.setdefault(path, "")
+        return path
 
 
 def _below(path: str, name: str) -> str:

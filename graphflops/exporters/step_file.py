@@ -21,7 +21,7 @@ from graphflops.tensor import DTYPES, extent, flat
 
 FORMAT = 1
 MEMBER = "graphflops_step/step.json"  # identifies the archive
-FURTHER = "graphflops_step/step_{}.json"  # the step on other meshes, if sizes of axes are open
+_FURTHER = "graphflops_step/step_{}.json"  # the step on other meshes, if sizes of axes are open
 # The kind of memory that exists before the step, by the role of the first value found in it.
 KINDS: dict[InputRole, StorageKind] = {
     "parameter": "weight",
@@ -43,7 +43,6 @@ class RecordedValue(msgspec.Struct, array_like=True):
 
     @property
     def begin(self) -> int:
-        """Bytes from the start of the memory to the start of the tensor."""
         return self.offset * DTYPES[self.dtype].bits // 8
 
     @property
@@ -113,12 +112,16 @@ class RecordedStep(msgspec.Struct):
     is_compiled: bool = False
 
 
+def member(place: int) -> str:
+    """The name of a member of the archive."""
+    return _FURTHER.format(place) if place else MEMBER
+
+
 def write(steps: Sequence[RecordedStep], path: Path | str) -> None:
     """Write an archive with a step, and with the same step on other meshes."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         for place, step in enumerate(steps):
-            name = FURTHER.format(place) if place else MEMBER
-            file.writestr(zipfile.ZipInfo(name), msgspec.json.encode(step), zipfile.ZIP_DEFLATED, 6)
+            file.writestr(zipfile.ZipInfo(member(place)), msgspec.json.encode(step), zipfile.ZIP_DEFLATED, 6)
 
 
 _WRITING = ("c10d", "fsdp")  # namespaces of operators that write to given tensors
@@ -183,11 +186,8 @@ def check_memory(step: RecordedStep) -> None:
             memory = step.storages[number]
             is_there = memory.first <= place <= memory.last
             require(is_there, f"call {place} uses memory {memory.name}, which is not there")
-        is_copy = copies_between(op, call.kwargs)
-        require(
-            is_copy or _is_on_one_side(step, call, made),
-            f"call {place} computes on the host and on the device",
-        )
+        is_right = copies_between(op, call.kwargs) or _is_on_one_side(step, call, made)
+        require(is_right, f"call {place} computes on the host and on the device")
         if op.writes_operands or op.dialect in _WRITING:
             _check_written(step, call, place, op, made)
         else:

@@ -1,7 +1,7 @@
 """Tensor types, sizes and symbols of a program as torch records them; each distinct one is built once.
 
-Guards of an export are conditions on the sizes of inputs, which torch checks before each run of the program. A weight of a
-tensor subclass, such as torchao's quantized ones, is stored as the plain tensors inside it.
+Guards are conditions on sizes of inputs, which torch checks before each run. A weight of a tensor subclass, such as
+torchao's quantized ones, is stored as the plain tensors inside it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Types:
     ) -> dict[str, Symbol]:
         """Every symbol in a range or a size, those of the inputs first and in their order.
 
-        ranges: inclusive ranges by symbol. A range of an expression (`2*s5`) is ignored: it follows from its symbol's.
+        ranges: inclusive, by symbol. A range of an expression (`2*s5`) is ignored: it follows from its symbol's.
         """
         bare, within = _axes(inputs, types)
         names = {name: None for axes in (bare, within) for name in axes}
@@ -110,10 +110,7 @@ class Types:
 
 
 def storage(shape: Sequence[Dim], strides: Sequence[int | None], role: str = "") -> Dim | None:
-    """The number of elements in memory of a tensor that has axes of stride 0; None for other tensors.
-
-    Also None for inputs from the caller, who may pass other strides than the example had.
-    """
+    """The elements in memory of a tensor with strides of 0; None for others, and for inputs, whose strides may differ."""
     if role == "user" or 0 not in strides:
         return None
     kept = [size for size, stride in zip(shape, strides, strict=False) if stride != 0 or size == 1]
@@ -156,16 +153,12 @@ _SIZE = re.compile(rf"\bL({_PATH})(?:\.size\(\)\[(\d+)\])?")  # `L['past'][0].si
 
 
 def guards_of(codes: Iterable[str], inputs: Iterable[Input]) -> dict[str, Dim]:
-    """Conditions (expressions that are 0 or 1) by their text, which names axes of inputs as elsewhere: `x[1] == 12`.
-
-    codes: guards in Python, as torch saves them. A guard on anything but sizes is ignored.
-    """
+    """Conditions on sizes by text, with axes as elsewhere: `x[1] == 12`. codes: guards as torch saves them."""
     users = [entry.name for entry in inputs if entry.role == "user"]
 
     def place_of(found: re.Match[str]) -> str:
-        """The name of an axis, or of a number that is an input. torch derives an input's name from its argument's path.
-
-        Strict exports have all arguments in one list, `flat_args`, so the place in it identifies the input.
+        """The name of an axis, or of a number that is an input. torch derives an input's name from its argument's path;
+        strict exports have all arguments in one list, `flat_args`, so the place in it identifies the input.
         """
         first, *rest = re.findall(r"\w+", found[1])
         counted = "".join(rest)
@@ -221,15 +214,12 @@ def with_parts(
         weight, typed = types.get(of.name), types.get(result)
         if isinstance(weight, TensorType) and isinstance(typed, TensorType) and typed.dtype.is_floating:
             types[result] = replace(typed, requires_grad=weight.requires_grad)
-    whole_inputs: list[Input] = []
-    waiting = [*reversed(inputs)]
-    while waiting:
-        entry = waiting.pop()
-        if entry.name in parts:
-            waiting.extend(reversed(parts[entry.name]))
-        else:
-            whole_inputs.append(entry)
-    return tuple(kept), tuple(whole_inputs)
+
+    def whole(entries: Iterable[Input]) -> Iterator[Input]:
+        for entry in entries:
+            yield from whole(parts[entry.name]) if entry.name in parts else (entry,)
+
+    return tuple(kept), tuple(whole(inputs))
 
 
 def with_aliases(

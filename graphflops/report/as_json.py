@@ -81,10 +81,7 @@ def decoded(data: bytes) -> Report:
     document, session = _document(), Session()
     try:
         found: Any = msgspec.json.decode(data, type=document.whole)
-        own = {key.source: getattr(found, key.name) for key in document.keys}
-        for key in document.keys:
-            if key.kind.read is not None:
-                own[key.source] = key.kind.read(session, own[key.source])
+        own = {key.source: key.kind.read(session, getattr(found, key.name)) for key in document.keys}
         step = document.read_totals(session, found.totals.step)
         report = Report(
             totals=document.read_totals(session, found.totals),
@@ -160,7 +157,6 @@ class _Document(msgspec.Struct, frozen=True):
         """The totals of a phase; None if the report has no such phase."""
         if found is msgspec.UNSET:
             return None
-        assert self.time.kind.read is not None
         time = self.time.kind.read(session, found.time)
         cost = self.cost.read(session, self.cost.json(*(getattr(found, key.name) for key in self.costs)))
         return Totals(cost, dim(found.peak_bytes), found.peak_node, time)
@@ -192,13 +188,10 @@ def _document() -> _Document:
 
 def left_out(kind: Kind, empty: Any = None, said: Any = msgspec.UNSET) -> Kind:
     """The kind of a key that is written as `said` if its value is empty; by default the key is left out."""
-    write, read = kind.write, kind.read
-    assert write is not None
-    assert read is not None
     return Kind(
         Union[kind.json, None if said is None else msgspec.UnsetType],
-        lambda session, value: said if value == empty else write(session, value),
-        lambda session, found: empty if found is said else read(session, found),
+        lambda session, value: said if value == empty else kind.write(session, value),
+        lambda session, found: empty if found is said else kind.read(session, found),
     )
 
 

@@ -13,7 +13,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
-from graphflops.dims import Dim, dim_max, dim_min, floor_div, floored_product, meet, prod, total
+from graphflops.dims import Dim, dim_max, dim_min, floor_div, meet, prod, total
+from graphflops.dims.parser import floored_product
 from graphflops.rules.conv import convolved, downsampled
 from graphflops.rules.lapack import n_log_n
 from graphflops.rules.operands import Derived, Operands, takes

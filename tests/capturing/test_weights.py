@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from graphflops.capturing.weights import computed_in, stored
+from graphflops.capturing.configurations import computed_in, stored
 from graphflops.errors import FileError
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from graphflops.exporters import load, zip_members
+from graphflops.exporters import archive, load
 from tests.exporters.build import PROGRAM, SMALL, program, refused, save
 from tests.exporters.zips import Part, packed
 
@@ -229,7 +229,7 @@ def test_a_huge_directory(tmp_path: Path) -> None:
 
 
 def test_too_many_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zip_members, "MAX_MEMBERS", 2)
+    monkeypatch.setattr(archive, "MAX_MEMBERS", 2)
     refused(save(tmp_path / "a.pt2", program(), extra={"m/a": b"", "m/b": b""}), "3 members")
 
 

@@ -31,7 +31,7 @@ from graphflops.dims import (
     where,
 )
 from graphflops.dims.atoms import COMPARISONS
-from graphflops.dims.ratios import SIMPLE, RatioArithmetic
+from graphflops.dims.parser import SIMPLE, RatioArithmetic
 from graphflops.errors import DimError
 from graphflops.rules import shapes
 from graphflops.rules.shapes import aligned, few, in_type, nested
