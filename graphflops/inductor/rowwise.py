@@ -12,7 +12,7 @@ from graphflops.kernels.kernel import FLOAT_BYTES
 _OF_GROUPS = 26  # instructions per element of a group norm's gradient, about
 
 
-def _statistics(low: Lowering, of: Lowered, rows: Dim, *, is_inner: bool) -> str:
+def _statistics(low: Lowering, of: Lowered, rows: Dim, is_inner: bool) -> str:
     """Append the reduction that a normalisation or softmax starts with; return its tensor, two statistics per row."""
     operator = of.call.node.operator
     name = low.save(of, "statistics", f"{of.call.node.name} statistics")
@@ -46,7 +46,7 @@ def normalisation(low: Lowering, of: Lowered) -> None:
     else:
         rows = prod(shape[: -len(given)] if isinstance(given, tuple) else shape[:-1])
     is_inner = not (low.joint.channels_last and (operator.has("images") or "group" in operator.name))
-    statistics = _statistics(low, of, rows, is_inner=is_inner)
+    statistics = _statistics(low, of, rows, is_inner)
     low.add(of, Loop, normed, (*of.operands, statistics))
     for name in moments:  # results of the call itself
         low.add(of, Loop, (name,), (statistics,))
@@ -54,16 +54,10 @@ def normalisation(low: Lowering, of: Lowered) -> None:
 
 def softmax(low: Lowering, of: Lowered) -> None:
     """The maximum and sum of each row, then the result."""
-    out, statistics = low.typed(of.made[0]), _rows_statistics(low, of)
+    out, statistics = low.typed(of.made[0]), _statistics(low, of, *rows_of(low, of))
     lined_up = None if of.made[0] in low.dense else aligned_bytes(out.shape, out.dtype.bits)
     size = out.nbytes if lined_up is None else lined_up
     low.add(of, Loop, {of.made[0]: size}, (*of.operands, statistics), low.elements(of.names[0]))
-
-
-def _rows_statistics(low: Lowering, of: Lowered) -> str:
-    """Append the maximum and sum of each row; return the tensor of both."""
-    rows, is_inner = rows_of(low, of)
-    return _statistics(low, of, rows, is_inner=is_inner)
 
 
 def rows_of(low: Lowering, of: Lowered) -> tuple[Dim, bool]:
@@ -81,7 +75,7 @@ def loss(low: Lowering, of: Lowered) -> None:
     x, labels = (low.typed(name) for name in of.names[:2])
     reads, parts = of.operands, dict(of.parts)
     if of.call.node.operator.name == "cross_entropy_loss":
-        reads = (*reads, _rows_statistics(low, of))
+        reads = (*reads, _statistics(low, of, *rows_of(low, of)))
     space = low.elements(of.names[0])
     if labels.rank < x.rank:
         space = low.elements(of.names[1])

@@ -137,7 +137,7 @@ def _is_read_by_blas(shape: Shape, strides: Strides) -> bool:
     return across or down
 
 
-_WARP, _MOST_THREADS, _VECTOR, _VECTOR_FROM, _FEWEST_VALUES, _MOST_VALUES, _SEMAPHORE_BYTES = limits(
+WARP, _MOST_THREADS, _VECTOR, _VECTOR_FROM, _FEWEST_VALUES, _MOST_VALUES, _SEMAPHORE_BYTES = limits(
     *("aten_2", "reduce", "warp", "most_threads", "vector", "vector_from"),
     *("fewest_values", "most_values", "semaphore"),
 )
@@ -242,7 +242,7 @@ def merged(shape: Shape, steps: Sequence[Shape], order: Iterable[int]) -> list[t
 def threads_of_block(across: Dim, down: Dim, most: int) -> tuple[int, int]:
     """Threads of a block along the innermost axis, and along the other axis."""
     wide, high = largest_power(across, most), largest_power(down, most)
-    height = min(high, most // min(wide, _WARP))
+    height = min(high, most // min(wide, WARP))
     return min(wide, most // height), height
 
 

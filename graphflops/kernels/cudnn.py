@@ -189,10 +189,14 @@ def _of_groups(conv: Convolution, phase: str, is_last: bool, platform: Platform)
     return 0
 
 
-_CONVERTED_TILE = 32  # channels and pixels of a tile of the conversion
 # The tensors that a phase reads, and the one that it writes.
 _MOVED = {"forward": ("xw", "o"), "input_gradient": ("ow", "x"), "weight_gradient": ("ox", "w")}
 _TURNED: dict[Pass, Pass] = {"forward": "input_gradient", "input_gradient": "forward"}
+
+
+def conversion_tiles(images: int, channels: int, pixels: int) -> Rows:
+    """The tiles of 32 channels and pixels in which a tensor is converted to channels last or back."""
+    return Rows(images * -(-channels // 32) * -(-pixels // 32), 1)
 
 
 class Problem(Struct, frozen=True, dict=True):
@@ -332,7 +336,7 @@ class Problem(Struct, frozen=True, dict=True):
         if zeros and is_generic and (is_grouped or is_weight):  # a weight is padded along both channel axes
             return [*zeros, Kernel("copy", tensor.dtype, 0, 0, *moved, variant="generic")]
         wide, pixels = tensor.shape[1] * padded // max(channels, 1), math.prod(tensor.shape[2:])
-        tiles = Rows(tensor.shape[0] * -(-wide // _CONVERTED_TILE) * -(-pixels // _CONVERTED_TILE), 1)
+        tiles = conversion_tiles(tensor.shape[0], wide, pixels)
         # If the tensor is channels last already, padding only appends channels to each pixel.
         variant = "padded" if self.is_channels_last and zeros and not is_grouped else "channels_last"
         return [*zeros, Kernel("copy", tensor.dtype, 0, 0, *moved, tiles, variant=variant)]

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from graphflops.dims import broadcast
 from graphflops.execution.strides import is_contiguous, regrouped, repeated
+from graphflops.kernels.beside import WARP
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import INDEX_BYTES, Kernel, Rows, Strided
@@ -24,7 +25,6 @@ from graphflops.kernels.moved import axis_of, copy, on_operand, rows_kernel
 _FEW, _COPIED = limits("aten_2", "gather", "few", "block")
 _AT_ONCE, _PART = limits("aten_2", "embedding", "at_once", "part")
 _ONE_BLOCK, _DEVIATIONS, _NARROW = limits("aten_2", "index", "one_block", "deviations", "narrow")
-_WARP = 32  # threads
 _OF_WARP = 128  # elements of an entry that a warp adds
 _START = 3.3  # the time that a block takes to start, in warps
 _ROWS = frozenset({"embedding", "index_select"})  # they take rows of a table
@@ -117,7 +117,7 @@ def added_sorted(call: ConcreteCall, table: Tensor, out: Tensor) -> list[Kernel]
     added, repeats = Kernel("scatter", table.dtype, 0, 0, size, 0), count / max(rows, 1)
     if is_index:
         most = int(repeats + _DEVIATIONS * repeats**0.5)  # of one row
-        most = most if columns > _WARP else most // _NARROW
+        most = most if columns > WARP else most // _NARROW
         written = min(size, table.full_bytes)
         warps = count * -(-columns // _OF_WARP)
         return [order, replace(added, sizes=Rows(warps, most), written_bytes=written, variant="repeated")]
@@ -127,5 +127,5 @@ def added_sorted(call: ConcreteCall, table: Tensor, out: Tensor) -> list[Kernel]
     most = min(count, rows)  # distinct rows; each has a block
     parts = count // _PART + most
     sums = 2 * 4 * columns * parts  # written and read in float32
-    blocks = Rows(int((parts + most) * max(-(-columns // _WARP), _START)), 1)
+    blocks = Rows(int((parts + most) * max(-(-columns // WARP), _START)), 1)
     return [order, replace(added, read_bytes=size + sums, sizes=blocks, variant="parts")]

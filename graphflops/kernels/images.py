@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
-from graphflops.kernels.beside import is_mean, largest_power
+from graphflops.kernels.beside import WARP, is_mean, largest_power
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import constants, limits
 from graphflops.kernels.convolution import up
@@ -16,7 +16,6 @@ from graphflops.kernels.kernel import IMAGE_RANK, INDEX_BYTES, Kernel, Rows, Siz
 from graphflops.kernels.moved import copied, copy_to, fill, is_last, of_rows, reduction, spread
 
 _PLANE_BLOCK = (32, 8)  # threads across and down a plane of results
-_WARP = 32  # threads
 (_CHANNELS,) = limits("aten_2", "adaptive_avg_pool", "channels")
 (_PLACE,) = constants("aten_2", "adaptive_avg_pool", "place")
 _MOST_DOWN = 16  # blocks down the planes of an image, over all channels
@@ -56,9 +55,9 @@ def pooling(call: ConcreteCall, *, is_backward: bool = False) -> list[Kernel]:
 def _turns_of_last(out: Tensor) -> float:
     """Loads that a thread makes one after the other: channels of results times places, plus the places of their windows."""
     _, channels, *sides = out.shape
-    across = largest_power(channels, _WARP)
+    across = largest_power(channels, WARP)
     taken = -(-channels // (across * -(-channels // (across * _CHANNELS))))
-    return (taken + _PLACE) * prod(-(-side // largest_power(side, _WARP)) for side in sides)
+    return (taken + _PLACE) * prod(-(-side // largest_power(side, WARP)) for side in sides)
 
 
 def _window_positions(call: ConcreteCall, x: Tensor, out: Tensor) -> float:
@@ -103,9 +102,9 @@ def interpolation(call: ConcreteCall) -> list[Kernel]:
         # A warp loads the lines of its positions and of their neighbours in four rows: many if a row is not contiguous.
         is_same = x.shape == out.shape  # then no neighbours are loaded
         apart = min(1.0, x.strides[-1] * x.bits / _LINE)
-        columns = min(x.shape[-1], _WARP * x.shape[-1] / max(out.shape[-1], 1) + _TAPS - 1)
+        columns = min(x.shape[-1], WARP * x.shape[-1] / max(out.shape[-1], 1) + _TAPS - 1)
         busy = min(prod(out.shape[2:]) / _THREADS, 1.0)
-        turns = max(1.0, _FURTHER * (_WARP if is_same else _TAPS * columns) * apart * busy)
+        turns = max(1.0, _FURTHER * (WARP if is_same else _TAPS * columns) * apart * busy)
         turns = int(prod(out.shape[:2]) * turns * (_SAME if is_same else 1.0))
         before, sizes = [fill(out)], _of_positions(out, turns)
     elif variant.endswith("_last"):

@@ -10,28 +10,11 @@ from graphflops.tensor import DTYPES
 
 # copy: layout conversions, casts and concatenations. transfer: copies from and to the host's memory. other: anything
 # without a model of its own, timed by its traffic.
-Family = Literal[
-    "matmul",
-    "convolution",
-    "attention",
-    "elementwise",
-    "copy",
-    "normalization",
-    "softmax",
-    "reduction",
-    "gather",
-    "scatter",
-    "pool",
-    "random",
-    "optimizer",
-    "scan",
-    "sort",
-    "recurrence",
-    "fft",
-    "decomposition",
-    "collective",
-    "transfer",
-    "other",
+Family = Union[
+    Literal["matmul", "convolution", "attention", "recurrence", "decomposition", "fft"],
+    Literal["elementwise", "copy", "gather", "scatter", "random", "optimizer"],
+    Literal["normalization", "softmax", "reduction", "pool", "scan", "sort"],
+    Literal["collective", "transfer", "other"],
 ]
 # flash is torch's own kernel, flash3 that of the package flash-attn 3, for Hopper.
 AttentionKernel = Literal["flash", "flash3", "efficient", "cudnn", "math"]

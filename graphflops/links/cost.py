@@ -22,7 +22,7 @@ from graphflops.devices import Device, Node, device
 from graphflops.errors import OptionError, shown
 from graphflops.kernels.kernel import Exchange, Kernel
 from graphflops.rules.collectives import sent
-from graphflops.time.correction import NINE_OF_TEN, interpolated
+from graphflops.time.correction import NINE_OF_TEN, OTHER_DEVICE, interpolated
 
 _REFERENCE = "h100"  # the device whose node is assumed if a profile has none
 _TEXT = re.compile(r"(?:(\d{1,4}):)?(\d{1,4})\s*x\s*(\d{1,6}(?:\.\d+)?)\s*(G|T)bit(?:/s)?", re.IGNORECASE)
@@ -87,7 +87,6 @@ KINDS = frozenset(get_args(Kind))
 NO_LINK = 16e9  # bytes per second over PCIe 4.0 x8, if a profile has no link
 _LINK_SHARE, _SETUP, _UNMEASURED = 0.6, 15e-6, 2.0  # if nothing was measured
 _BETWEEN = 1.6  # spread of times between nodes: modelled from NCCL's constants, not measured
-_OTHER_DEVICE = 1.3  # factor on the interval of a device that uses the constants of another
 _SHORT_PEER = 16384  # NCCL uses its protocol of low latency for at most this many bytes to one other device
 _HOPPER = (9, 0)  # the first generation whose NVLink switches sum and multicast
 _HALF = 0.5  # the share of data in the bytes of the protocol of low latency; the rest are flags
@@ -144,7 +143,7 @@ def of_sent(
     own = ("collective", kind)
     points = next((one for one in device.calibration if (one.family, one.variant) == own), None)
     if points is None or group > max(point[1] for point in points.points):
-        spread = rates["spread"] * (_OTHER_DEVICE if device.rates_of else 1)
+        spread = rates["spread"] * (OTHER_DEVICE if device.rates_of else 1)
         return _within(modelled, spread, is_guess=bool(device.rates_of) or group > 2)
     corrected = interpolated(points, (model.message, group))
     return _within(modelled * corrected.factor, exp(NINE_OF_TEN * corrected.deviation))

@@ -18,6 +18,7 @@ from graphflops.kernels.kernel import Attention, Convolution, Kernel, Product, R
 from graphflops.time.predict_products import convolution_kind, product_kind
 
 NINE_OF_TEN = 1.645  # standard deviations
+OTHER_DEVICE = 1.3  # factor on the interval of a device that has the constants of another
 _NEAREST = 12  # points that take part; more tell no more of kernels that are not among them
 _ALIKE = {"float16": "bfloat16", "bfloat16": "float16"}  # types that run at the same speed
 _MOST_ALIGNED, _ALIKE_ALIGNMENTS = 16, 4.0  # elements; octaves of alignment over which ratios are alike

@@ -29,7 +29,7 @@ from graphflops.report import Row
 from graphflops.report.timeline import CallTime, TimeBound
 from graphflops.time import predict_products, predict_sequences, predict_traffic
 from graphflops.time.bandwidth import Rates, Times
-from graphflops.time.correction import NINE_OF_TEN, correction
+from graphflops.time.correction import NINE_OF_TEN, OTHER_DEVICE, correction
 
 Bound = Literal["matrix", "vector", "memory", "link", "latency"]
 
@@ -40,7 +40,6 @@ _SHORTEST = 2e-6
 _UNMEASURED = 2.0
 _BUS = "PCIe"  # the link between host and device
 _MAPPED = 2**25  # bytes from which the C library maps each block anew (M_MMAP_THRESHOLD, at most 32 MiB)
-_OTHER_DEVICE = 1.3  # factor on the interval of a device that has the constants of another
 _GROUPS = 2.0  # the interval of groups that run in streams, as a factor
 _RECURRENCE = 1.3  # nine of ten recurrent layers are within this factor
 _NARROW, _WIDE = 64, 128  # widths of heads at which attention kernels change their tiles
@@ -87,7 +86,7 @@ def predict(kernel: Kernel, device: Device) -> Time:
     names = (*names_of_constants(kernel, width), "other") if ratios else ()
     ratio = next((ratios[name] for name in names if name in ratios), 1.0)
     seconds = max(seconds * ratio, kernel.flops / (_peak(kernel, device) or 1e30))
-    spread = rates["spread"] * (_OTHER_DEVICE if device.rates_of else 1)
+    spread = rates["spread"] * (OTHER_DEVICE if device.rates_of else 1)
     corrected = correction(kernel, device)
     if corrected is not None:
         seconds *= corrected.factor

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from graphflops.base.record import Record
 from graphflops.devices import Device
 from graphflops.kernels.convolution import up
-from graphflops.kernels.cudnn import STREAMS
+from graphflops.kernels.cudnn import STREAMS, conversion_tiles
 from graphflops.kernels.kernel import Convolution, Kernel, Layout, Product, Rows
 from graphflops.time import bandwidth
 from graphflops.time.bandwidth import Rates, Times
@@ -242,7 +242,6 @@ _ALONE = 2e-6  # seconds of a kernel during which those of other streams fit bes
 _TILE = 64  # pixels and filters of a tile of the smallest products
 _CONVERTED = 8  # tiles of a conversion that a multiprocessor processes at a time
 _FIRST, _MULTIPLY = 4.7e-6, 16.5e-9  # seconds of a direct kernel, and of each multiply-add of a result
-_PIXEL_TILE = 32  # channels and pixels of a tile of the conversion
 _CHANNELS_ALIGNED = 8  # channels: tensor cores need a multiple, to which others are padded
 
 
@@ -292,6 +291,6 @@ def _conversions(one: Kernel, sizes: Convolution) -> list[Kernel]:
     kernels = []
     for images, wide, pixels in tensors:
         size = int(images * wide * pixels * width)
-        tiles = Rows(images * -(-wide // _PIXEL_TILE) * -(-pixels // _PIXEL_TILE), 1)
+        tiles = conversion_tiles(images, wide, pixels)
         kernels.append(Kernel("copy", one.dtype, 0, 0, size, size, tiles, variant="channels_last"))
     return kernels

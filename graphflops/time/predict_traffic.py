@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from graphflops.devices import Device, platform_of
 from graphflops.execution.strides import size_hint
-from graphflops.kernels.beside import largest_power, sharing_blocks, threads_of_block
+from graphflops.kernels.beside import WARP, largest_power, sharing_blocks, threads_of_block
 from graphflops.kernels.choices import limits
 from graphflops.kernels.convolution import power_of_two
 from graphflops.kernels.kernel import Chunks, Convolution, Kernel, Rows, Strided, Windows
@@ -20,7 +20,6 @@ from graphflops.time import bandwidth
 from graphflops.time.bandwidth import Rates, Times
 from graphflops.time.predict_products import of_convolution
 
-_WARP = 32  # threads
 _START_OF_IMAGE = 2  # iterations of a warp that the start of another image costs
 _MIX = 3  # the norm that combines several limits: the larger, the more only the longest counts
 _MIX_OF_CHUNKS = 1.5
@@ -107,15 +106,15 @@ def _rows_and_waits(kernel: Kernel, rates: Rates, device: Device) -> tuple[float
     is_reduction, is_inner = kernel.family == "reduction", kernel.sizes.is_inner
     columns, each = float(kernel.sizes.columns), 1.0  # each: warps per row; short rows share a warp
     if is_inner and (is_reduction or kernel.family == "softmax"):
-        each = min(1.0, columns / _WARP)
+        each = min(1.0, columns / WARP)
     elif is_reduction:  # along an outer axis, each thread has one result
-        each = 1 / _WARP
+        each = 1 / WARP
     if is_reduction and kernel.variant in ("", "pairs"):
         columns = in_turn(kernel.sizes) if is_inner else min(columns, _LONGEST)
     if kernel.family == "softmax" and not is_inner:  # blocks wait until a multiprocessor has room
         columns *= max(1.0, kernel.sizes.rows / (_AT_ONCE * device.cores))
     if "padded" in rates and columns > _OF_WARP:
-        columns /= _WARP  # processed by a block
+        columns /= WARP  # processed by a block
     if kernel.variant in _OF_COLUMNS:
         columns = rows_of_thread(kernel.sizes.rows, kernel.sizes.columns)
     started = kernel.sizes.rows * each * rates.get("row", 0.0) * 1e-9 / device.cores
@@ -179,7 +178,7 @@ def _repeats(kernel: Kernel) -> float:
         return 1.0
     pixels = max(prod(sizes.result), 1)
     if sizes.phase == "weight_gradient":
-        return 1.0 if sizes.channels_last else (-(-pixels // _WARP) + _START_OF_IMAGE) * _WARP / pixels
+        return 1.0 if sizes.channels_last else (-(-pixels // WARP) + _START_OF_IMAGE) * WARP / pixels
     return max(1.0, prod(sizes.image) / pixels)
 
 
@@ -193,18 +192,18 @@ _OF_COLUMNS = frozenset({"batch_norm_moments_last", "batch_norm_sums_last"})
 
 def rows_of_thread(channels: int, rows: int) -> int:
     """Rows that a thread loops over if each column is a channel (`flexible_launch_configs` of ATen)."""
-    high = largest_power(-(-rows // _LEAST), _BLOCK // largest_power(channels, _WARP))
+    high = largest_power(-(-rows // _LEAST), _BLOCK // largest_power(channels, WARP))
     blocks = min(-(-rows // (high * _LEAST)), _MOST_BLOCKS)
     return -(-rows // (high * (blocks if blocks >= _FEWEST_BLOCKS else 1)))
 
 
 def in_turn(sizes: Rows) -> float:
     """Elements of a row that each thread of a warp sums, times the warp; few rows have more warps each (Reduce.cuh)."""
-    width, height = threads_of_block(max(sizes.columns, _WARP), sizes.rows, _BLOCK)
+    width, height = threads_of_block(max(sizes.columns, WARP), sizes.rows, _BLOCK)
     each = sizes.columns / width
     if each >= min(height * _LEAST, _LONG):  # the warps of a block share a row, and blocks a longer one
-        each = min(each / height, _LONGEST / _WARP)
-    return each * _WARP
+        each = min(each / height, _LONGEST / WARP)
+    return each * WARP
 
 
 def _outer_seconds(sizes: Rows, traffic: float, rates: Rates, device: Device) -> tuple[float, float]:

@@ -176,13 +176,12 @@ def _exchanged(launch: Launches, batch: Batch, clock: Clock) -> float:
     return clock.start(launch.ticket, batch.seconds, stream, is_ahead=is_ahead, after=launch.host_seconds)
 
 
-class _Exchanges:
+class _Exchanges(Struct):
     """Which calls wait for the collectives of a phase."""
 
-    def __init__(self, rows: dict[int, CallTime]) -> None:
-        self.rows = rows  # the times of calls, by row
-        self.under_way: dict[int, int] = {}  # by ticket, the row
-        self.due: list[int] = []  # rows of the collectives that the next call waits for
+    rows: dict[int, CallTime]  # the times of calls, by row
+    under_way: dict[int, int] = {}  # by ticket, the row
+    due: list[int] = []  # rows of the collectives that the next call waits for
 
     def launched(self, launch: Launches) -> None:
         """Note a launch that starts a collective, waits for one, or comes after a wait."""
