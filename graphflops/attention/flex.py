@@ -186,7 +186,6 @@ class Problem:
 
     @property
     def functions(self) -> tuple[Function, ...]:
-        """The functions that may hide scores."""
         return (self.mask, self.score) if self.score.may_hide else (self.mask,)
 
     def reason(self) -> str:

@@ -43,7 +43,6 @@ class Claims:
         return name in self._symbols and not self._symbols[name].where and name not in self._binding.given
 
     def contradict(self, ours: Value, recorded: Value) -> bool:
-        """Whether the recorded value contradicts the derived one."""
         if isinstance(ours, TensorType) and isinstance(recorded, TensorType):
             return ours.rank != recorded.rank or any(map(self._differ, ours.shape, recorded.shape))
         if isinstance(ours, TensorType) or isinstance(recorded, TensorType) or ours is None:
