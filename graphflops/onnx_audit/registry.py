@@ -113,8 +113,6 @@ class Model(File):
         found = [one for one in self.report.diagnostics if one.code == code]
         return (Observation(one.message, (calls or {}).get(one.node)) for one in found)
 
-    # Costs
-
     def at(self, quantity: Dim | None) -> int:
         """A quantity at the sizes of the report, for checks that compare costs; 0 for None.
 
