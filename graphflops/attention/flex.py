@@ -86,8 +86,6 @@ class Function:
         handed = [self.scope.bound.get(name) for name in self.missing if self.scope.type_of(name) is not None]
         return [around[1].name for around in handed if around is not None and isinstance(around[1], Ref)]
 
-    # What a score function may do
-
     @property
     def may_hide(self) -> bool:
         """Whether a score function's result may be minus infinity, or a number that stands for it."""
@@ -106,8 +104,6 @@ class Function:
         floats = [array for array in self.arrays.values() if array.dtype.kind == "f"]
         names = {step.operator.name for step in self.needed[0]}
         return not names.isdisjoint(_LOGARITHMS) or any(bool((array <= FAR).any()) for array in floats)
-
-    # What the function hides
 
     @cached_property
     def restriction(self) -> Restriction:
@@ -186,7 +182,6 @@ class Problem:
 
     @property
     def functions(self) -> tuple[Function, ...]:
-        """The functions that may hide scores."""
         return (self.mask, self.score) if self.score.may_hide else (self.mask,)
 
     def reason(self) -> str:
@@ -199,8 +194,6 @@ class Problem:
         steps = (step for function in self.functions for step in function.needed[0])
         others = (f"{shown(step.node.op)} is not followed" for step in steps if not is_followed(step))
         return next(others, "an index may be out of its axis")
-
-    # Closed forms
 
     def closed(self) -> Seen | None:
         """The count in closed form; None if there is none."""
@@ -257,8 +250,6 @@ class Problem:
         blocks = blocks or self.any_blocks
         unsure = Counted(0, None, None, blocks.partial_pairs + blocks.full_pairs)
         return self.of(doubled, unsure, exact=False)
-
-    # Evaluation
 
     def evaluated(self) -> Seen | None:
         """The count by evaluation of the functions; None if the contents of a captured tensor are not available."""

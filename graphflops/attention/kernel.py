@@ -73,7 +73,6 @@ class Problem(Record, frozen=True):
         return (self.query, self.key, self.value)
 
     def sizes(self, axis: int) -> tuple[Dim, ...]:
-        """The sizes of an axis in query, key and value."""
         return tuple([operand.type.shape[axis] for operand in self.operands])
 
 

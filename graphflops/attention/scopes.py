@@ -238,7 +238,6 @@ class Evaluator(Protocol[V]):
         return tuple([zero if size == 1 else index for size, index in pairs])
 
     def number(self, argument: Any) -> Any:
-        """An argument that is a number or list of numbers, in the call or in a small tensor."""
         return size_of(self.scope, argument)
 
     def type_of(self, argument: Any) -> Any:

@@ -5,6 +5,7 @@ Also attention: written as several calls, or with keys and values copied for the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from graphflops.attention.match import Spelled, copies, role_of, source_of, spelled
@@ -65,12 +66,10 @@ def float32_island(model: Model) -> Iterator[Observation]:
 
     Fix: cast after the product, not before it; only norms, softmax and sums need float32.
     """
-    work: dict[str, int] = {}
+    work: Counter[str] = Counter()
     for call in model.view.calls:
-        if call.row.matrix_dtype:
-            dtype = call.row.matrix_dtype
-            work[dtype] = work.get(dtype, 0) + model.at(call.cost.matrix_flops)
-    if sum(work.get(name, 0) for name in _HALVES) <= work.get("float32", 0):
+        work[call.row.matrix_dtype] += model.at(call.cost.matrix_flops)
+    if sum(work[name] for name in _HALVES) <= work["float32"]:
         return
     for call in model.view.calls:
         operands = call.operands if call.row.matrix_dtype == "float32" else ()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from graphflops.base.docstrings import docstring
-from graphflops.dims import Dim, Expr, evaluate
+from graphflops.dims import Dim, Expr, evaluate, total
 from graphflops.exporters.onnx_scope import domain_of, graphs_of
 from graphflops.graph import Graph
 from graphflops.passes.bind import OTHER
@@ -113,8 +113,6 @@ class Model(File):
         found = [one for one in self.report.diagnostics if one.code == code]
         return (Observation(one.message, (calls or {}).get(one.node)) for one in found)
 
-    # Costs
-
     def at(self, quantity: Dim | None) -> int:
         """A quantity at the sizes of the report, for checks that compare costs; 0 for None.
 
@@ -154,8 +152,8 @@ class Model(File):
                     gone.add(maker.place)
                     left.append(maker)
                     waiting.append(maker)
-        flops, moved = (sum(parts, start=0) for parts in ([c.flops for c in left], [c.bytes for c in left]))
-        return Freed(flops, moved, sum(stored.values()))
+        moved = total(each.bytes for each in left)
+        return Freed(total(each.flops for each in left), moved, sum(stored.values()))
 
     def is_open(self, size: Expr) -> bool:
         """True if the user gave no sizes that determine this one."""

@@ -191,13 +191,11 @@ def private_path(model: Model) -> Iterator[Observation]:
 
     Fix: remove the metadata before you publish the file.
     """
-    paths: dict[str, None] = {}
-    for text in dict.fromkeys(text for _, text in _texts(model, traces=True) if isinstance(text, str)):
-        paths.update(dict.fromkeys(_PRIVATE.findall(text)))
+    texts = dict.fromkeys(text for _, text in _texts(model, traces=True) if isinstance(text, str))
+    paths = [*dict.fromkeys(path for text in texts for path in _PRIVATE.findall(text))]
     if paths:
-        first = next(iter(paths))
         more = f" and {len(paths) - 1} more paths" if len(paths) > 1 else ""
-        yield Observation(f"the file holds the path {shown(first)}{more}")
+        yield Observation(f"the file holds the path {shown(paths[0])}{more}")
 
 
 def external(model: File) -> Iterator[tuple[Any, dict[str, str]]]:

@@ -234,9 +234,6 @@ def call_name_twice(model: Model) -> Iterator[Observation]:
             yield Observation(f"{names[twice[0]]} calls are named {_shown(twice[0])}{more}")
 
 
-# Helpers of several checks
-
-
 def _distinct(nodes: Iterable[Any], *, by_operator: bool = False) -> Iterator[Any]:
     """One call of each kind that a checker distinguishes, up to a limit."""
     seen = set()

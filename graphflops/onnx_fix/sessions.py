@@ -149,7 +149,6 @@ class Steps:
 
     @property
     def folder(self) -> str:
-        """The folder of the file's external data."""
         return os.path.dirname(os.path.realpath(self.path))
 
     def asked(self, step: str, *arguments: Any) -> Any:

@@ -68,13 +68,11 @@ def find_attentions(program: PricedProgram, masks: Mapping[str, Stated]) -> Pric
     main = program.main
     rows = [_masked(row, masked.get(row.node, 0), of_gradients.get(row.node, 0)) for row in main.rows]
     if any(row is not was for row, was in zip(rows, main.rows, strict=True)):
-        backward = [row.backward for row in rows if row.backward is not None]
-        hidden = summed_quantity("masked_flops", [row.cost for row in rows], program.names)
-        cost = replace(main.cost, masked_flops=hidden)
-        hidden = summed_quantity("masked_flops", backward, program.names)
-        main = replace(
-            main, rows=tuple(rows), cost=cost, backward=replace(main.backward, masked_flops=hidden)
-        )
+        costs, gradients = [row.cost for row in rows], [row.backward for row in rows if row.backward]
+        cost = replace(main.cost, masked_flops=summed_quantity("masked_flops", costs, program.names))
+        hidden = summed_quantity("masked_flops", gradients, program.names)
+        backward = replace(main.backward, masked_flops=hidden)
+        main = replace(main, rows=tuple(rows), cost=cost, backward=backward)
     return replace(program, main=main, attentions=uses)
 
 

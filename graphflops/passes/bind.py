@@ -170,10 +170,7 @@ def bind(
         assert isinstance(tensor, TensorType)
         changed = (*tensor.shape[: int(place)], value, *tensor.shape[int(place) + 1 :])
         binding.inputs[name] = replace(tensor, shape=changed)
-    binding.inputs = {
-        name: replace(tensor, shape=tuple(binding.bound(size) for size in tensor.shape))
-        for name, tensor in binding.inputs.items()
-    }
+    binding.inputs = {name: with_sizes(tensor, binding.bound) for name, tensor in binding.inputs.items()}
     binding.given.update({name: dims[name] for name in binding.contents})
     binding.assumed = {name: size for name, size in assumed.items() if name not in binding.given}
     binding.diagnostics += outside(binding.given, graph.symbols)

@@ -43,7 +43,6 @@ class Claims:
         return name in self._symbols and not self._symbols[name].where and name not in self._binding.given
 
     def contradict(self, ours: Value, recorded: Value) -> bool:
-        """Whether the recorded value contradicts the derived one."""
         if isinstance(ours, TensorType) and isinstance(recorded, TensorType):
             return ours.rank != recorded.rank or any(map(self._differ, ours.shape, recorded.shape))
         if isinstance(ours, TensorType) or isinstance(recorded, TensorType) or ours is None:
@@ -207,10 +206,12 @@ class FallbackTypes:
     def of(self, name: str, ours: Value, graph: Graph) -> Value:
         """The best known type of a result for which the rule gives none. ours: the rule's, or its element type."""
         declared = (graph.declared or {}).get(name)
-        is_declared = isinstance(declared, _KNOWN)
-        self.sources.setdefault("declared" if is_declared else "unknown", []).append(name)
+        if isinstance(declared, _KNOWN):
+            self.sources.setdefault("declared", []).append(name)
+            return declared
+        self.sources.setdefault("unknown", []).append(name)
         vague = (x for x in (ours, declared) if isinstance(x, UnknownType) and x.dtype is not None)
-        return declared if isinstance(declared, _KNOWN) else next(vague, UnknownType())
+        return next(vague, UnknownType())
 
     def unread(self, operands: Sequence[str], values: Mapping[str, Value], graph: Graph) -> bool:
         """Whether an operand is stored integers that are not read, or is computed from a few of these."""

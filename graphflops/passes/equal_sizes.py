@@ -184,14 +184,12 @@ _SPLITS = ("input_split_sizes", "output_split_sizes")
 
 def with_groups(graph: Graph) -> Graph:
     """The program with a symbol for each group of devices whose size no collective shows."""
-    unknown = [name for name, size in group_sizes(graph).items() if not isinstance(size, int)]
-    if not unknown:
-        return graph
-    added = {
-        symbol_of(name): Symbol(symbol_of(name), 1, where=(f"devices of group {name}",), assumed=FEWEST)
-        for name in unknown
-    }
-    return replace(graph, symbols={**graph.symbols, **added})
+    symbols = dict(graph.symbols)
+    for name, size in group_sizes(graph).items():
+        if not isinstance(size, int):
+            own, where = symbol_of(name), (f"devices of group {name}",)
+            symbols[own] = Symbol(own, 1, where=where, assumed=FEWEST)
+    return replace(graph, symbols=symbols)
 
 
 def facts_of(graph: Graph) -> FindFact:

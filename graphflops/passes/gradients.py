@@ -73,8 +73,7 @@ def _by_default(rule: Rule, call: ForwardCall) -> Estimate:
         matrix = len(factors)
         added = [(name, x) for x, name in zip(gradients, wanted, strict=False) if name not in factors]
         is_whole = given.get("beta", 1) == 1  # a bias is summed over rows, even if there is only one
-        is_sum = is_whole and bool(incoming)
-        passed = tuple(x for name, x in added if is_sum and name != "bias" and _taken(x, [*incoming]))
+        passed = tuple(x for name, x in added if is_whole and name != "bias" and _taken(x, [*incoming]))
         vector = int(len(added) > len(passed))  # the gradient of what is added to a product is a sum
         needed = {name for name in rule.product if factors - {name}}
         needless = _floating(value for name, value in given.items() if name not in needed)

@@ -114,8 +114,6 @@ class Pricer:
         self.forms: dict[tuple[Any, ...], int] = {}  # of calls that say where their results are placed
         self.regions: dict[tuple[Any, ...], _Region] = {}
 
-    # One graph
-
     def run(
         self, graph: Graph, operands: Sequence[Value], around: Mapping[str, Value], *, autocast: bool = False
     ) -> PricedGraph:
@@ -199,8 +197,6 @@ class Pricer:
         values.update((entry.name, operand) for entry, operand in zip(given, operands, strict=True))
         self.types.begin(graph, values)
         return values
-
-    # One call
 
     def price_of(
         self, node: Node, values: Mapping[str, Value], graph: Graph, *, stated: bool = False

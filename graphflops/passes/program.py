@@ -64,7 +64,6 @@ class PricedCall(Record, frozen=True):
         return self.node.operator.mutates
 
     def renamed(self, instead: Mapping[str, str]) -> PricedCall:
-        """The call with some values that it reads replaced by others."""
         uses = tuple(instead.get(name, name) for name in self.uses)
         return replace(self, node=self.node.renamed(instead), uses=uses, form=None)
 

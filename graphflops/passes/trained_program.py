@@ -139,9 +139,6 @@ def chosen(option: str, patterns: Sequence[str], paths: Sequence[str], nothing: 
     return found
 
 
-# Adapters
-
-
 def with_adapters(graph: Graph, rank: int, modules: Sequence[str]) -> Graph:
     """The graph with a trained adapter beside each linear layer in these modules: `y + B(A(x)) * scale`, as PEFT adds it."""
     parameters = [entry for entry in graph.inputs if entry.role == "parameter"]
@@ -182,9 +179,6 @@ def _weight(node: Node, types: Mapping[str, Any]) -> str:
     weight, matrix = given.get("weight"), tensor_type(given.get("weight"), types)
     is_typed = matrix is not None and matrix.rank == 2 and len(node.outputs) == 1 and node.outputs[0] in types
     return weight.name if is_typed and isinstance(weight, Ref) and isinstance(given.get("a"), Ref) else ""
-
-
-# The loss
 
 
 def with_cross_entropy(graph: Graph) -> Graph:
