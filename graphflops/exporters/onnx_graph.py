@@ -33,7 +33,7 @@ from graphflops.graph import (
     Symbol,
     Type,
 )
-from graphflops.ops.onnx_attributes import onnx_spelling
+from graphflops.ops.onnx_operands import onnx_spelling
 from graphflops.ops.operator import operator
 from graphflops.tensor import TensorType
 

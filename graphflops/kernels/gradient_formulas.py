@@ -11,8 +11,8 @@ from graphflops.dims import Dim, broadcast, prod
 from graphflops.graph import Ref, tensor_type
 from graphflops.ops import Op
 from graphflops.passes.program import PricedCall
+from graphflops.rules.elementwise import REDUCTIONS, WORK, Formula
 from graphflops.rules.formula import Launch, launches, numbers_of
-from graphflops.rules.work import REDUCTIONS, WORK, Formula
 from graphflops.tensor import TensorType
 
 

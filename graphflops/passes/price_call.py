@@ -12,8 +12,8 @@ from graphflops.base.record import Record
 from graphflops.cost import QUANTITIES, WORK_QUANTITIES, Cost, Estimate, Value
 from graphflops.dims import Dim, Expr, Meeting, meetings
 from graphflops.errors import GraphflopsError, NoRuleError, RuleError, ShapeError, shown
-from graphflops.ops import Op, onnx_operands, operator
-from graphflops.ops.onnx_attributes import attributes, fault
+from graphflops.ops import Op, operator
+from graphflops.ops.onnx_operands import attributes, broken, meet_sizes, wrong_attribute
 from graphflops.passes.gradients import backward_of, wants
 from graphflops.passes.program import Backward
 from graphflops.report import State
@@ -74,10 +74,10 @@ def price_call(
     """
     if training:
         args, kwargs = distinct(args), distinct(kwargs)
-    if wanted is not None and (problem := fault(op, kwargs)):
+    if wanted is not None and (problem := wrong_attribute(op, kwargs)):
         has_all = all(name in (attributes(op) or ()) for name, _ in kwargs)
         return unknown_call("GF118" if has_all else "GF104", problem)
-    if wanted is not None and (problem := onnx_operands.broken(op, args, kwargs)):
+    if wanted is not None and (problem := broken(op, args, kwargs)):
         return unknown_call("GF118", problem)
     if wanted is not None and "outputs" in rule.signature.keywords:
         kwargs = (*kwargs, ("outputs", wanted))
@@ -116,7 +116,7 @@ def _completed(
     with meetings() as met:
         estimate = rule.call(arguments)
         if wanted is not None:
-            onnx_operands.meet_sizes(op, given[0])
+            meet_sizes(op, given[0])
     out = tuple([held(x) if isinstance(x, TensorType) else x for x in estimate.out])
     estimate = replace(estimate, out=out) if wanted is None else _trimmed(replace(estimate, out=out), wanted)
     _refuse_impossible(estimate)
