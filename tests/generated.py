@@ -16,10 +16,10 @@ from typing import Any
 
 import msgspec
 
-from graphflops.ops import index, onnx_operands
-from graphflops.ops.index import Home
-from graphflops.ops.onnx_attributes import TABLE as ATTRIBUTES
+from graphflops.ops import table
+from graphflops.ops.onnx_operands import ATTRIBUTES, OPERANDS
 from graphflops.ops.operator import spellings
+from graphflops.ops.table import Home
 from graphflops.render.diff import json as comparison
 from graphflops.report import as_json as report_json
 from graphflops.rules import registry
@@ -42,7 +42,7 @@ def index_of_rules() -> str:
 
 
 def packed(homes: Mapping[str, Home]) -> str:
-    """The text for the home of each operator; `index.unpacked` reads it."""
+    """The text for the home of each operator; `table.unpacked` reads it."""
     sections: dict[Home, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     shared: dict[tuple[Home, str], int] = defaultdict(int)
     for key, home in homes.items():
@@ -168,16 +168,16 @@ def json_schema(name: str) -> str:
 DOCS = Path(__file__).parents[1] / "docs"
 SCHEMAS = {f"{name}.schema.json": partial(json_schema, name) for name in _DOCUMENTS}
 FILES: Mapping[Path, Callable[[], str]] = {
-    index.INDEX: index_of_rules,
+    table.INDEX: index_of_rules,
     ATTRIBUTES: onnx_attributes,
-    onnx_operands.TABLE: operands,
+    OPERANDS: operands,
     **{DOCS / name: made for name, made in SCHEMAS.items()},
 }
 
 
 if __name__ == "__main__":
-    index.RULES.clear()  # the old index may be out of date and must not stop a rule from moving to another module
-    index.BACKWARDS.clear()
+    table.RULES.clear()  # the old index may be out of date and must not stop a rule from moving to another module
+    table.BACKWARDS.clear()
     for path, made in FILES.items():
         if path.name in sys.argv[1:] or not sys.argv[1:]:
             path.write_text(made(), encoding="utf-8")

@@ -9,7 +9,8 @@ import pytest
 
 from graphflops.cost import Estimate
 from graphflops.errors import RuleError
-from graphflops.ops import index, operator
+from graphflops.ops import operator
+from graphflops.ops.table import INDEX, RULES
 from graphflops.rules import registry
 from tests.generated import index_of_rules
 from tests.support import price, t
@@ -57,11 +58,11 @@ def test_the_index_says_where_each_rule_is():
     registered = {
         rule.key: rule.home for rule in registry.known() if rule.home.startswith("graphflops.rules.")
     }
-    differ = {*registered.items()} ^ {(key, home.module) for key, home in index.RULES.items()}
+    differ = {*registered.items()} ^ {(key, home.module) for key, home in RULES.items()}
     assert not differ, (
         f"run `python -m tests.generated`: {sorted(differ)[:5]} differ between index.txt and the rules"
     )
-    written = index.INDEX.read_text(encoding="utf-8")
+    written = INDEX.read_text(encoding="utf-8")
     assert written == index_of_rules(), "run `python -m tests.generated`"
 
 

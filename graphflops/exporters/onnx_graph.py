@@ -18,7 +18,7 @@ from graphflops.exporters.onnx_scope import Call, Function, Scope
 from graphflops.exporters.onnx_sizes import Declared, Sizes
 from graphflops.exporters.sources import Evidence, OnnxPlaces, original_names
 from graphflops.graph import Argument, Graph, Input, InputRole, Node, Note, Opaque, Origin, Output, Ref
-from graphflops.ops.onnx_attributes import onnx_spelling
+from graphflops.ops.onnx_operands import onnx_spelling
 from graphflops.ops.operator import operator
 from graphflops.tensor import TensorType
 

@@ -18,7 +18,7 @@ from graphflops.errors import FileError, shown
 from graphflops.exporters.onnx_proto import checked
 from graphflops.graph import Argument, Node, Ref
 from graphflops.ops import operator
-from graphflops.ops.onnx_attributes import NEWEST, NEWEST_IR
+from graphflops.ops.onnx_operands import NEWEST, NEWEST_IR
 from graphflops.rules.registry import find
 
 _MAY_HOLD_GRAPHS = (0, 5, 10)  # AttributeProto.type: not stated, GRAPH, GRAPHS

@@ -33,8 +33,8 @@ from graphflops.kernels.moved import REPEATING
 from graphflops.kernels.rowwise import loss_bytes
 from graphflops.ops import Op
 from graphflops.passes.program import PricedCall
+from graphflops.rules.elementwise import REDUCTIONS, WORK, Formula
 from graphflops.rules.formula import Launch, launches, numbers_of
-from graphflops.rules.work import REDUCTIONS, WORK, Formula
 from graphflops.tensor import TensorType
 
 # Bytes of a partial result that is not one float32: a variance has a mean, a sum of squares and two counts.

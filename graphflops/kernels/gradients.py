@@ -25,8 +25,8 @@ from graphflops.kernels.kernel import Family, Kernel, Rows
 from graphflops.kernels.lower import forward_kernels, kernels_inside
 from graphflops.ops.operator import Op, by_name, operator, orders
 from graphflops.passes.program import Backward, PricedCall
+from graphflops.rules.elementwise import work_of_launch
 from graphflops.rules.formula import REDUCING, SCANNING
-from graphflops.rules.work import work_of_launch
 from graphflops.tensor import TensorType
 
 _KINDS = frozenset({"attention", "gather", "loss", "normalisation", "pooling", "resampling", "softmax"})

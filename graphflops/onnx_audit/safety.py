@@ -19,7 +19,7 @@ from graphflops.errors import shown
 from graphflops.exporters.onnx_proto import DROPPED, EXTERNAL
 from graphflops.exporters.onnx_scope import domain_of
 from graphflops.onnx_audit.registry import File, Model, Observation, check
-from graphflops.ops.onnx_attributes import NEWEST
+from graphflops.ops.onnx_operands import NEWEST
 from graphflops.tensor import flat, grouped
 
 _ABSURD_BYTES = 2**40

@@ -13,7 +13,7 @@ from graphflops.exporters.onnx_scope import defined, domain_of
 from graphflops.exporters.onnx_tensors import HOLD
 from graphflops.onnx_audit.registry import File, Model, Observation, check, held, nested
 from graphflops.ops import operator
-from graphflops.ops.onnx_attributes import NEWEST, versions
+from graphflops.ops.onnx_operands import NEWEST, versions
 
 _NEWEST = 2**31 - 1  # the largest version that onnx's checker can hold
 _MOST = 50  # findings of one check about the file

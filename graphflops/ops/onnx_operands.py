@@ -1,40 +1,48 @@
-"""Operands of ONNX operators: the element types that each version takes, which are the same, and which sizes.
+"""What ONNX operators take: the element types and sizes of their operands, and their attributes, by version.
 
-`onnx_operands.txt` is written by `python -m tests.generated`, from the installed onnx and onnxruntime. A line
-names operators with the same operands: of each the type parameter, "" if no other operand has it, and the kinds of element
-types that it takes, `T=fi`, with `?` if it may be left out. onnxruntime loads no model whose operands differ from that. Of a
-kind any width is taken, since other runtimes have kernels for more types than an opset names; but `l` is int64 alone, the
-type of sizes and axes.
+`onnx_operands.txt` and `onnx_attributes.txt` are written by `python -m tests.generated`, from the installed onnx and
+onnxruntime. A line of the first names operators with the same operands: of each the type parameter, "" if no other operand
+has it, and the kinds of element types that it takes, `T=fi`, with `?` if it may be left out. onnxruntime loads no model
+whose operands differ. Of a kind any width is taken, since other runtimes have kernels for more types than an opset
+names; but `l` is int64 alone, the type of sizes and axes.
 
 Shapes must go together as the operators' documentation says, and as onnxruntime wants them. A line of `onnx_shapes.txt`
 names operators, those of another domain with it, and the shape of each operand: a letter is a size that is the same wherever
 it stands, `3h` three times h, `1` one, `_` any size, `...` any axes, which need not be the same in two operands, `*` any
 axes that are; `-` is an operand of any shape, `[]` one without axes, `#` one number, with an axis or without, `|` stands
 between other forms. What must hold beside shapes, `_faults` says.
+
+A line of `onnx_attributes.txt` names operators that have the same attributes: onnx's own with their versions and, after an
+empty line, those that onnxruntime adds. `axis=int!` is required. A file may give an attribute that the version does not
+have, or of another type, or lack a required one: onnxruntime does not load such a model. The versions at which each operator
+changed come from this file too, so that `onnx.defs` need not be imported.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from operator import ge
 from pathlib import Path
+from typing import Any
 
 from graphflops.dims import Dim, differ, meet
+from graphflops.errors import shown
 from graphflops.ops.operator import operator
 from graphflops.tensor import INT64, DType, TensorType, flat
 
-TABLE = Path(__file__).with_name("onnx_operands.txt")
+OPERANDS = Path(__file__).with_name("onnx_operands.txt")
 _SHAPES = Path(__file__).with_name("onnx_shapes.txt")
 _KINDS = {"float": "f", "int": "i", "uint": "i", "bool": "b", "complex": "c", "other": "s"}
 Form = tuple[tuple[str, ...] | None, ...]
 
 
 @lru_cache(maxsize=1)
-def _table() -> Mapping[str, tuple[tuple[str, str], ...]]:
+def _operands() -> Mapping[str, tuple[tuple[str, str], ...]]:
     found = {}
-    for line in TABLE.read_text(encoding="utf-8").splitlines():
+    for line in OPERANDS.read_text(encoding="utf-8").splitlines():
         operators, _, operands = line.partition(": ")
         taken = tuple((name, kinds) for name, _, kinds in (each.partition("=") for each in operands.split()))
         found.update(dict.fromkeys(operators.split(), taken))
@@ -43,7 +51,7 @@ def _table() -> Mapping[str, tuple[tuple[str, str], ...]]:
 
 def fault(op: str, operands: Sequence[object]) -> str:
     """What is wrong with the element types of a call's operands, or with their number; "" if nothing is."""
-    takes = _table().get(op, _table().get(operator(op).base, ()))
+    takes = _operands().get(op, _operands().get(operator(op).base, ()))
     bound: dict[str, DType] = {}
     for place in range(max(len(operands), len(takes)) if takes else 0):
         name, kinds = takes[min(place, len(takes) - 1)]
@@ -77,14 +85,6 @@ def _forms() -> Mapping[str, tuple[Form, ...]]:
 def _forms_of(op: str) -> tuple[Form, ...]:
     """The forms that operands may have; a version of an operator that differs from the others has a line of its own."""
     return _forms().get(op) or _forms().get(operator(op).base, ())
-
-
-def misfit(op: str, operands: Sequence[object]) -> str:
-    """What is wrong with the shapes of a call's operands; "" if nothing is."""
-    if not _forms_of(op) or next(_agreeing(op, operands), None) is not None:
-        return ""
-    shapes = (f"[{', '.join(map(str, each.shape))}]" for each in operands if isinstance(each, TensorType))
-    return f"operands of {op} do not fit one another: {', '.join(shapes)}"
 
 
 def meet_sizes(op: str, operands: Sequence[object]) -> None:
@@ -138,7 +138,10 @@ def _named(shape: tuple[str, ...], there: tuple[Dim, ...]) -> Iterator[tuple[str
 
 def broken(op: str, operands: Sequence[object], attributes: Iterable[tuple[str, object]]) -> str:
     """What is wrong with a call's shapes, or with what it says beside them; "" if nothing is."""
-    return misfit(op, operands) or next(filter(None, _faults(op, operands, dict(attributes))), "")
+    if _forms_of(op) and next(_agreeing(op, operands), None) is None:
+        shapes = (f"[{', '.join(map(str, each.shape))}]" for each in operands if isinstance(each, TensorType))
+        return f"operands of {op} do not fit one another: {', '.join(shapes)}"
+    return next(filter(None, _faults(op, operands, dict(attributes))), "")
 
 
 def _faults(op: str, operands: Sequence[object], attributes: Mapping[str, object]) -> Iterator[str]:
@@ -215,3 +218,85 @@ def _beyond(indices: Sequence[int], lengths: Sequence[Dim]) -> str:
         if isinstance(length, int) and not -length <= index < length:
             return f"index {index} is outside an axis of {length}"
     return ""
+
+
+ATTRIBUTES = Path(__file__).with_name("onnx_attributes.txt")
+NEWEST_IR = 14
+NEWEST = {"": 28, "ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.training": 1, "com.microsoft": 1}
+
+
+@lru_cache(maxsize=1)
+def versions() -> Mapping[str, tuple[int, ...]]:
+    """The versions of each operator of ONNX's own domains, the oldest first."""
+    found: dict[str, list[int]] = {}
+    for line in ATTRIBUTES.read_text(encoding="utf-8").partition("\n\n")[0].splitlines():
+        for spelling in line.partition(":")[0].split():
+            name, _, version = spelling.rpartition(".")
+            if version.isdecimal():  # onnxruntime's own have none
+                found.setdefault(name.removeprefix("onnx."), []).append(int(version))
+    return {name: tuple(sorted(each)) for name, each in found.items()}
+
+
+_DOMAINS = ("onnx.", "ai.onnx.", "com.")
+_IN_WORDS = {"int": "an integer", "float": "a number", "string": "a string", "ints": "a list of integers"}
+_IN_PYTHON = {"int": int, "float": float, "string": str, "ints": tuple}
+
+
+def onnx_spelling(domain: str, word: str, opset: int) -> str:
+    """The spelling of an ONNX operator with the version in force at an opset: `onnx.Softmax.13`.
+
+    domain: "" for ONNX's own. An operator that no table lists has version 1; in another domain, the opset's version.
+    """
+    known = versions().get(f"{domain}.{word}" if domain else word, (opset if domain else 1,))
+    return f"{domain or 'onnx'}.{word}.{known[max(bisect_right(known, opset) - 1, 0)]}"
+
+
+@lru_cache(maxsize=1)
+def _attributes() -> Mapping[str, Mapping[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for line in ATTRIBUTES.read_text(encoding="utf-8").splitlines():
+        operators, _, attributes = line.partition(": ")
+        types = dict(entry.split("=") for entry in attributes.split())
+        for op in operators.split():
+            found[op] = types
+            if not op.startswith("com."):  # with a version
+                base = op.rpartition(".")[0]
+                found[base] = found.get(base, {}) | types
+    return found
+
+
+@lru_cache(maxsize=1)
+def _choices() -> Mapping[str, tuple[str | int, ...]]:
+    """The values that an attribute may have, by its name alone or with the operator's: the lines of `onnx_choices.txt`."""
+    found = {}
+    text = ATTRIBUTES.with_name("onnx_choices.txt").read_text(encoding="utf-8").replace("\n  ", " ")
+    for names, _, choices in (line.partition(": ") for line in text.splitlines()[1:]):
+        said = tuple(int(each) if each.isdecimal() else each.strip('"') for each in choices.split())
+        found.update(dict.fromkeys(names.split(), said))
+    return found
+
+
+def attributes(op: str) -> Mapping[str, str] | None:
+    """The types of an operator's attributes by name, of all versions where none is named; None for an unknown operator."""
+    if not op.startswith(_DOMAINS):
+        return None
+    return _attributes().get(op, _attributes().get(operator(op).base))
+
+
+def wrong_attribute(op: str, given: Iterable[tuple[str, Any]]) -> str:
+    """What is wrong with the attributes of a call; "" if nothing is."""
+    known = attributes(op)
+    if known is None:
+        return ""
+    wanting = {name for name, kind in known.items() if kind.endswith("!")}
+    for name, value in given:
+        kind = known.get(name, "").rstrip("!")
+        if not kind:
+            return f"{op} has no attribute {shown(name)}"
+        wanting.discard(name)
+        if not isinstance(value, _IN_PYTHON.get(kind, object)):
+            return f"{shown(name)} of {op} must be {_IN_WORDS[kind]}, not {shown(repr(value), 60)}"
+        choices = _choices().get(f"{operator(op).word}.{name}", _choices().get(name, ()))
+        if choices and value not in choices:
+            return f"{shown(name)} of {op} is one of {', '.join(map(str, choices))}, not {shown(repr(value), 60)}"
+    return f"{op} is called without its attribute {min(wanting)}" if wanting else ""

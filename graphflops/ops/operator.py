@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from graphflops.base.record import Record
-from graphflops.ops import index
-from graphflops.ops.table import ARGUMENT_NAMES, NAMESPACES, ROWS, Fact, Kind, Row
+from graphflops.ops.table import ARGUMENT_NAMES, NAMESPACES, ROWS, RULES, STATED, Fact, Kind, Row
 
 # Namespaces of plain functions: what follows the last dot is the function's name, not an overload or a version.
 _FUNCTIONS = ("_operator", "builtins", "higher_order", "math", "torch")
@@ -207,8 +206,8 @@ def operator(spelling: str) -> Op:
     keys = (f"{base}.{variant}", base, *(() if plain is None else (f"{plain}.{variant}", plain)))
     row, arguments = next((table[key] for key in keys if key in table), (None, ""))
     if row is None:
-        homes = (index.RULES[key].kind for key in keys if key in index.RULES)
-        stated = next((index.STATED[key] for key in keys if key in index.STATED), next(homes, ""))
+        homes = (RULES[key].kind for key in keys if key in RULES)
+        stated = next((STATED[key] for key in keys if key in STATED), next(homes, ""))
         row = Row(plain or base, stated or "other")  # type: ignore[arg-type]
     parameters, keywords = _parameters(arguments)
     spelled = spelling, dialect, base, word, variant, row.name, row.kind, parameters, keywords
@@ -277,7 +276,7 @@ def orders(spelling: str) -> tuple[tuple[str, ...], ...]:
 
 def by_name(table: Mapping[str, Entry]) -> Mapping[str, Entry]:
     """A table by canonical names; raises ValueError for a name that no operator has, whose entry would never be found."""
-    unknown = table.keys() - {row.name for row in ROWS} - index.RULES.keys()
+    unknown = table.keys() - {row.name for row in ROWS} - RULES.keys()
     if unknown:
         raise ValueError(f"no operator has the canonical name {', '.join(sorted(unknown))}")
     return table

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from graphflops.base.record import Record
 
@@ -108,3 +108,35 @@ def _rows(text: str) -> Iterator[Row]:
 
 
 ROWS = tuple(_rows(Path(__file__).with_name("operators.txt").read_text(encoding="utf-8")))
+
+
+# Which module of `rules/` prices each operator, and the kind of each operator that the rows do not list: `index.txt`, which
+# `python -m tests.generated` writes. A line names a module and a kind; below it stand operators by namespace. What follows
+# the first empty line are backward rules.
+INDEX = Path(__file__).with_name("index.txt")
+
+
+class Home(NamedTuple):
+    """Where an operator's rule is. kind: "" if a row has it."""
+
+    module: str
+    kind: str = ""
+
+
+def unpacked(text: str) -> dict[str, Home]:
+    """The home of each operator."""
+    homes: dict[str, Home] = {}
+    home = Home("")
+    for line in text.splitlines():
+        if line[0] != " ":
+            home = Home(*line.split(" "))
+            continue
+        space, _, names = line.partition(": ")
+        prefix = f"{space[1:]}."
+        for name in names.split(" "):
+            homes[prefix + name] = home
+    return homes
+
+
+STATED: dict[str, str] = {}  # kinds that rules outside of this package state
+RULES, BACKWARDS = map(unpacked, INDEX.read_text(encoding="utf-8").split("\n\n"))

@@ -15,7 +15,7 @@ from graphflops.cost import Cost
 from graphflops.dims import Dim, dim_max, dim_min, prod, total
 from graphflops.passes.gradients import wants
 from graphflops.passes.program import PricedProgram
-from graphflops.rules.work import WORK, Work
+from graphflops.rules.elementwise import WORK, Work
 from graphflops.tensor import BFLOAT16, TensorType, grouped
 from graphflops.training import Training
 

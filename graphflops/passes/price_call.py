@@ -14,7 +14,6 @@ from graphflops.cost import QUANTITIES, WORK_QUANTITIES, Cost, Estimate, Value
 from graphflops.dims import Dim, Expr, Meeting, meetings
 from graphflops.errors import GraphflopsError, NoRuleError, RuleError, ShapeError, shown
 from graphflops.ops import Op, onnx_operands, operator
-from graphflops.ops.onnx_attributes import attributes, fault
 from graphflops.passes.gradients import backward_of, wants, without_gradient
 from graphflops.passes.program import Backward
 from graphflops.report import State
@@ -108,8 +107,8 @@ def _fault(op: str, args: Operands, kwargs: Keywords, stated: bool) -> tuple[str
     """The code and message of what is wrong with a call of ONNX, whatever its rule says; the message is "" for nothing."""
     if stated and (problem := onnx_operands.fault(op, args)):
         return "GF118", problem
-    if problem := fault(op, kwargs):
-        has_all = all(name in (attributes(op) or ()) for name, _ in kwargs)
+    if problem := onnx_operands.wrong_attribute(op, kwargs):
+        has_all = all(name in (onnx_operands.attributes(op) or ()) for name, _ in kwargs)
         return ("GF118" if has_all else "GF104"), problem
     return "GF118", onnx_operands.broken(op, args, kwargs)
 

@@ -36,15 +36,11 @@ Treatment = Literal["lower", "single", "single result", "widest"]
 
 @cache
 def _treatments() -> Mapping[str, Treatment]:
-    """How autocast treats each operator, by the lines of `autocast.txt`."""
     text = Path(__file__).with_name("autocast.txt").read_text(encoding="utf-8").replace("\n  ", " ")
     lines = (line.split(": ") for line in text.splitlines() if not line.startswith("#"))
     return {word: how for how, words in lines for word in words.split()}  # type: ignore[misc]
 
 
 def autocast(operator: Op) -> Treatment | None:
-    """How autocast runs an operator: operands in the lower, in single or in the widest type, or a single precision result.
-
-    None for an operator that autocast leaves alone.
-    """
+    """How autocast runs an operator: operands in the lower, single or widest type, or a single result; None: left alone."""
     return _treatments().get(operator.word) if operator.dialect == "aten" else None

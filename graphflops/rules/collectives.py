@@ -18,7 +18,7 @@ from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, floor_div, meet, total
 from graphflops.rules.matmul import matmul
 from graphflops.rules.operands import Operands
-from graphflops.rules.registry import Backward, ForwardCall, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Tensors, only_result, replaced
 from graphflops.tensor import TensorType, flat
 
@@ -51,12 +51,9 @@ def sent(kind: str, nbytes: Dim, devices: Dim) -> Dim:
     return (2 if kind == "all_reduce" else 1) * (nbytes - floor_div(nbytes, devices))
 
 
-def _forms(name: str, *differentiable: str) -> tuple[str, ...]:
-    """The keys of a functional collective: its variants, and its name in each namespace that records gradients."""
-    return (
-        f"{FUNCTIONAL}.{name} {name}_out {name}_coalesced",
-        *(f"{space}.{name}" for space in differentiable),
-    )
+def _forms(name: str) -> tuple[str, ...]:
+    """The keys of a functional collective: its variants, and its name in the namespace that records gradients."""
+    return f"{FUNCTIONAL}.{name} {name}_out {name}_coalesced", f"{DIFFERENTIABLE}.{name}"
 
 
 @rule(f"{FUNCTIONAL}.all_reduce all_reduce_coalesced", "symm_mem.two_shot_all_reduce multimem_all_reduce")
@@ -69,7 +66,7 @@ def all_reduce(inputs: TensorType | Tensors, reduce_op: str, *, devices: Dim = P
     return Estimate(out, vector_flops=flops, link_bytes=moved, devices=devices, reads=inputs)
 
 
-@rule(*_forms("reduce_scatter_tensor", DIFFERENTIABLE))
+@rule(*_forms("reduce_scatter_tensor"))
 def reduce_scatter(inputs: TensorType | Tensors, reduce_op: str, devices: Dim = PAIR) -> Estimate:
     """Each device reduces a slice of the first axis: one operation less than devices per element of it."""
     inputs = several(inputs)
@@ -79,13 +76,12 @@ def reduce_scatter(inputs: TensorType | Tensors, reduce_op: str, devices: Dim = 
 
 
 def _reduced(out: Tensors, inputs: Tensors, reduce_op: str, devices: Dim) -> Estimate:
-    """Each device gets the sum, or the mean, of its part."""
     flops = (devices - 1 + (reduce_op == "avg")) * total(x.numel for x in out)
     moved = (devices - 1) * whole_bytes(out)
     return Estimate(out, vector_flops=flops, link_bytes=moved, devices=devices, reads=inputs)
 
 
-@rule(*_forms("all_gather_into_tensor", DIFFERENTIABLE))
+@rule(*_forms("all_gather_into_tensor"))
 def all_gather(inputs: TensorType | Tensors, devices: Dim = PAIR) -> Estimate:
     """Concatenates the tensors of all devices along the first axis."""
     inputs = several(inputs)
@@ -166,28 +162,23 @@ def wait(x: TensorType | Tensors) -> Estimate:
 backward(f"{FUNCTIONAL}.all_reduce all_reduce_coalesced")(
     lambda call: all_reduce(_incoming(call), "sum", devices=call.get("devices", PAIR))
 )
-backward(*_forms("all_gather_into_tensor", DIFFERENTIABLE))(
+backward(*_forms("all_gather_into_tensor"))(
     lambda call: reduce_scatter(_incoming(call), "sum", call["devices"])
 )
-backward(*_forms("reduce_scatter_tensor", DIFFERENTIABLE))(
-    lambda call: all_gather(_incoming(call), call["devices"])
-)
+backward(*_forms("reduce_scatter_tensor"))(lambda call: all_gather(_incoming(call), call["devices"]))
 
 
-def turned(exchange: Callable[..., Estimate], *names: str) -> Backward:
-    """The backward rule of an exchange: the same with two arguments swapped. names: the arguments in their new order."""
-
-    def priced(call: ForwardCall) -> Estimate:
-        (x,), given = _incoming(call), call.arguments
-        return exchange(x, *(given[name] for name in names), devices=given.get("devices", PAIR))
-
-    return priced
+def turned(call: ForwardCall, exchange: Callable[..., Estimate], *names: str) -> Estimate:
+    """The gradient of an exchange: the same with two arguments swapped. names: the arguments in their new order."""
+    return exchange(*_incoming(call), *map(call.get, names), devices=call.get("devices", PAIR))
 
 
 backward(f"{FUNCTIONAL}.all_to_all_single", f"{DIFFERENTIABLE}.all_to_all_single")(
-    turned(all_to_all, "input_split_sizes", "output_split_sizes")
+    lambda call: turned(call, all_to_all, "input_split_sizes", "output_split_sizes")
 )
-backward("_dtensor.shard_dim_alltoall")(turned(shard_dim_alltoall, "shard_dim", "gather_dim"))
+backward("_dtensor.shard_dim_alltoall")(
+    lambda call: turned(call, shard_dim_alltoall, "shard_dim", "gather_dim")
+)
 
 
 def _incoming(call: ForwardCall) -> Tensors:
@@ -202,12 +193,12 @@ def _into(written: Tensors, estimate: Estimate) -> Estimate:
     return replace(estimate, out=written, writes=written)
 
 
-@rule("c10d.allreduce_", "c10d.allreduce_coalesced_")
-def eager_all_reduce(
-    tensors: Tensors, process_group: str, reduce_op: str, *, devices: Dim = PAIR
-) -> Estimate:
-    """The sum over all devices, in place."""
-    return _into(tensors, all_reduce(tensors, reduce_op, devices=devices))
+rule("c10d.allreduce_", "c10d.allreduce_coalesced_").derived(
+    all_reduce,
+    lambda found: _into(found.reads, found),
+    says="The sum over all devices, in place.",
+    order="inputs _ reduce_op",
+)
 
 
 @rule("c10d._allgather_base_ allgather_into_tensor_coalesced_ allgather_coalesced_ allgather_")

@@ -10,12 +10,11 @@ from msgspec import Struct
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, broadcast, differ, meet, prod
-from graphflops.rules.elementwise import elementwise, result_type
+from graphflops.rules.elementwise import WORK, elementwise, result_type
 from graphflops.rules.matmul import additions, flops_of
 from graphflops.rules.operands import Operands
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Tensors, axes, axis, shown
-from graphflops.rules.work import WORK
+from graphflops.rules.shapes import Tensors, axes, axis_of, shown
 from graphflops.tensor import TensorType
 
 KIND = "product"
@@ -40,10 +39,7 @@ class Contraction(Struct):
         return {label: size for label, size in operand.items() if label not in gone}
 
     def add_pair(self, a: Sizes, b: Sizes, summed: Iterable[str], wants: int = 0) -> Sizes:
-        """Two operands multiplied and summed; a label that only one of them has is summed beforehand.
-
-        If they share no label to sum, it is an elementwise product.
-        """
+        """Two operands multiplied, by elements if they share no label to sum; a label of only one is summed beforehand."""
         gone = set(summed)
         a, b = self.add_sum(a, gone & (a.keys() - b.keys())), self.add_sum(b, gone & (b.keys() - a.keys()))
         product = prod((a | b).values())
@@ -117,10 +113,7 @@ def _labels(term: str, ellipsis: int) -> list[str]:
 
 @rule("aten.einsum")
 def einsum(equation: str, tensors: Tensors, *, path: tuple[int, ...] | None = None) -> Estimate:
-    """The pairwise contractions in execution order: along the given path, else from left to right.
-
-    Pairs without a summed label are elementwise products. Other counters assume the cheapest order.
-    """
+    """The pairwise contractions along the given path, else from left to right; without a summed label by elements."""
     read = read_equation(equation, tensors)
     work = contract(read, tensors, path)
     out = tensors[0].like([read.sizes[label] for label in read.output], result_type(*tensors))
@@ -295,7 +288,7 @@ def linalg_cross(a: TensorType, b: TensorType, *, dim: int = -1) -> Estimate:
     """Two multiplications and a subtraction per component; a complex multiplication is six operations."""
     shape = broadcast(a.shape, b.shape)
     out = a.like(shape, result_type(a, b))
-    length = shape[axis(dim, len(shape))]
+    length = shape[axis_of(dim, len(shape))]
     meet(length, 3, f"a cross product takes vectors of 3, not {length}")
     each_component = 2 * 6 + 2 if out.dtype.kind == "complex" else 3
     return Estimate((out,), vector_flops=each_component * out.numel, reads=(a, b))

@@ -20,7 +20,7 @@ from graphflops.errors import NoRuleError
 from graphflops.graph import Opaque
 from graphflops.rules.parts import require_few
 from graphflops.rules.registry import find, require, rule
-from graphflops.rules.shapes import Tensors, axis, tensors_of
+from graphflops.rules.shapes import Tensors, axis_of, tensors_of
 from graphflops.tensor import DType, TensorType
 
 KIND = "control"
@@ -220,7 +220,6 @@ def _with_results(inner: Estimate, results: Callable[[Values], Values]) -> Estim
 
 
 def _inner(operator: Opaque, *operands: Any, **keywords: Any) -> Estimate:
-    """The estimate of a wrapped operator's rule."""
     name = operator.what.removeprefix("torch.ops.")
     found = find(name)
     if found is None:
@@ -259,7 +258,6 @@ def _either_type(a: Value, b: Value) -> Value:
 
 
 def _first(x: TensorType) -> TensorType:
-    """The slice that a body is run on; it wants a gradient if the whole does."""
     return replace(x.view(x.shape[1:]), requires_grad=x.requires_grad)
 
 
@@ -273,7 +271,7 @@ MARKS = "torch._functorch.predispatch."
 @rule(f"{MARKS}_add_batch_dim", kind="other")
 def add_batch_dim(x: TensorType, batch_dim: int, level: int) -> Estimate:
     """Hides a batch axis from the operators that follow: a view."""
-    at = axis(batch_dim, x.rank)
+    at = axis_of(batch_dim, x.rank)
     seen = x.view((*x.shape[:at], *x.shape[at + 1 :]))
     return free(replace(seen, mapped=(*x.mapped, (level, x.shape[at]))))
 
@@ -281,7 +279,7 @@ def add_batch_dim(x: TensorType, batch_dim: int, level: int) -> Estimate:
 @rule(f"{MARKS}_remove_batch_dim", kind="other")
 def remove_batch_dim(x: TensorType, level: int, batch_size: Dim, out_dim: int) -> Estimate:
     """Shows a hidden batch axis again: a view; a value without that axis is expanded without a copy."""
-    at = axis(out_dim, x.rank + 1)
+    at = axis_of(out_dim, x.rank + 1)
     shape = (*x.shape[:at], batch_size, *x.shape[at:])
     left = tuple(entry for entry in x.mapped if entry[0] != level)
     if left == x.mapped:

@@ -9,7 +9,6 @@ drawn by rejection counts as one evaluation.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
@@ -18,16 +17,16 @@ from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, ceil_div, floor_div
 from graphflops.rules.elementwise import (
     DEFAULT_FLOAT,
+    WORK,
     differentiate,
     elementwise,
     float_result,
     pointwise,
     result_type,
 )
-from graphflops.rules.registry import Backward, ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Shape, axis, doubled_pairs, few, tensors_of
+from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.shapes import Shape, axis_of, doubled_pairs, few, tensors_of
 from graphflops.rules.views import at_least_1d
-from graphflops.rules.work import WORK
 from graphflops.tensor import BOOL, INT64, UINT8, Contents, DType, TensorType
 
 KIND = "creation"
@@ -46,7 +45,7 @@ def filled(shape: Shape, dtype: DType, fill: object) -> TensorType:
     return replace(out, value=contents)
 
 
-def written(size: Shape, *, dtype: DType | None = None, fill: int) -> Estimate:
+def written(size: Shape, *, dtype: DType | None = None, fill: Value) -> Estimate:
     """One number written everywhere."""
     return Estimate((filled(size, dtype or DEFAULT_FLOAT, fill),))
 
@@ -61,12 +60,7 @@ def full(size: Shape, fill_value: Value, *, dtype: DType | None = None) -> Estim
     return Estimate((filled(size, dtype or result_type(fill_value), fill_value),))
 
 
-@rule("aten.scalar_tensor")
-def scalar_tensor(s: Value, *, dtype: DType | None = None) -> Estimate:
-    """One element written, in the default type if none is given."""
-    return Estimate((filled((), dtype or DEFAULT_FLOAT, s),))
-
-
+rule("aten.scalar_tensor").derived(written, order="fill", size=())
 rule("prims.scalar_tensor").derived(full, order="fill_value", size=())
 
 
@@ -152,7 +146,7 @@ def closed_range(start: Value, end: Value, step: Value = 1, *, dtype: DType | No
 @rule("aten._dim_arange")
 def dim_arange(like: TensorType, dim: int) -> Estimate:
     """The positions along an axis."""
-    return progression(like.shape[axis(dim, like.rank)], INT64)
+    return progression(like.shape[axis_of(dim, like.rank)], INT64)
 
 
 @rule("aten.linspace")
@@ -201,10 +195,7 @@ rule("aten.triu_indices").derived(triangle_indices, upper=True)
 def window(
     window_length: Dim, *, dtype: DType | None = None, flops: int = 2, transcendentals: int = 0
 ) -> Estimate:
-    """Per element a multiplication and a subtraction for a triangle; three operations and a cosine for one cosine.
-
-    Two cosines with arguments and factors; or I0(beta * sqrt(1 - ((i - h) / h)^2)) / I0(beta), which is as much.
-    """
+    """A product and a difference for a triangle, three operations and a cosine for each cosine; Kaiser's is as two."""
     return progression(window_length, dtype or DEFAULT_FLOAT, flops, transcendentals)
 
 
@@ -298,21 +289,19 @@ def masked(x: TensorType, dtype: DType, train: bool) -> Estimate:
 rule("aten._fused_dropout", kind="dropout").derived(masked, order="x", dtype=UINT8, train=True)
 
 
-def undropped(kept: Callable[[TensorType], TensorType | Dim], flops: int = 1) -> Backward:
-    """The backward rule of a product with saved noise; the gradient passes unchanged if nothing was dropped."""
-
-    def priced(call: ForwardCall) -> Estimate:
-        grad = call.out
-        if call.estimate.alias:
-            return free(grad)
-        return Estimate((grad.like(),), vector_flops=flops * grad.numel, reads=(grad.like(), kept(grad)))
-
-    return priced
+def undropped(call: ForwardCall, kept: TensorType | Dim, flops: int = 1) -> Estimate:
+    """A product with saved noise; the gradient passes unchanged if nothing was dropped."""
+    grad = call.out
+    if call.estimate.alias:
+        return free(grad)
+    return Estimate((grad.like(),), vector_flops=flops * grad.numel, reads=(grad.like(), kept))
 
 
 # The gradient is selected by the stored mask and scaled.
 backward("aten.dropout", "aten.native_dropout", "aten._fused_dropout")(
-    undropped(lambda grad: grad.like(dtype=BOOL), UNDROP)
+    lambda call: undropped(call, call.out.like(dtype=BOOL), UNDROP)
 )
-backward("aten.feature_dropout", "aten.feature_alpha_dropout")(undropped(lambda grad: channels(grad).nbytes))
-backward("aten.alpha_dropout")(undropped(lambda grad: grad.like().nbytes))
+backward("aten.feature_dropout", "aten.feature_alpha_dropout")(
+    lambda call: undropped(call, channels(call.out).nbytes)
+)
+backward("aten.alpha_dropout")(lambda call: undropped(call, call.out.like().nbytes))

@@ -14,10 +14,10 @@ from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, Expr, at_least, broadcast, dim_max, prod, total
 from graphflops.rules.elementwise import float_result, result_type
 from graphflops.rules.lapack import halvings, n_log_n
-from graphflops.rules.operands import Operands
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.reduce import accumulated, indexed, parts, per_element, selected_indices, x_and_result
 from graphflops.rules.registry import backward, require, rule
-from graphflops.rules.shapes import Shape, axes, axis, only_result, reduced, replaced, results, tensors_of
+from graphflops.rules.shapes import Shape, axes, axis_of, only_result, reduced, replaced, results, tensors_of
 from graphflops.tensor import BOOL, INT32, INT64, DType, TensorType
 
 KIND = "scan"
@@ -25,7 +25,7 @@ KIND = "scan"
 
 def running(x: TensorType, dim: int, dtype: DType | None = None, each: int = 1) -> Estimate:
     """One result per element, of one operation or so many real ones."""
-    axis(dim, x.rank)
+    axis_of(dim, x.rank)
     return Estimate((x.like(dtype=dtype),), vector_flops=each * x.numel, reads=(x,))
 
 
@@ -87,7 +87,7 @@ def diff(of: Operands, *, n: int = 1, dim: int = -1) -> Estimate:
     require(x.rank > 0, "differences need at least one axis, of a tensor with none")
     if n == 0:
         return Estimate((x.like(),), reads=(x,))
-    place = axis(dim, x.rank)
+    place = axis_of(dim, x.rank)
     pieces = tuple(piece for piece in (prepend, x, append) if piece is not None)
     length = total(piece.shape[place] for piece in pieces)
     out = x.like(replaced(x.shape, place, dim_max(length - n, 0)), result_type(*pieces))
@@ -99,7 +99,7 @@ def diff(of: Operands, *, n: int = 1, dim: int = -1) -> Estimate:
 
 def intervals(y: TensorType, x: TensorType | None, dim: int) -> tuple[Shape, int, DType]:
     """The shape of the intervals between samples, the axis they lie along and the type to work in."""
-    place = axis(dim, y.rank)
+    place = axis_of(dim, y.rank)
     shape = replaced(y.shape, place, dim_max(y.shape[place] - 1, 0))
     if x is not None and x.rank > 1:  # one position per sample; a single axis of them serves every lane
         require(x.rank == y.rank, f"positions have {x.rank} axes, samples {y.rank}")
@@ -155,28 +155,22 @@ def nonzero_numpy(x: TensorType) -> Estimate:
     return Estimate((vector,) * max(x.rank, 1), vector_flops=x.numel, reads=(x,))
 
 
-def distinct(
-    x: TensorType,
-    dim: int | None = None,
-    *,
-    return_inverse: bool = False,
-    return_counts: bool = False,
-    sorting: bool = True,
-) -> Estimate:
+@takes("x dim? * return_inverse? return_counts?")
+def distinct(of: Operands, *, sorting: bool = True) -> Estimate:
     """The distinct elements: n*log2(n) comparisons sort them, one per element tells neighbours apart.
 
-    Along an axis slices are told apart; inverse indices and counts are then always written. Without sorting it is runs of
-    equal elements that are shortened to one.
+    Along an axis inverse indices and counts are always written. Without sorting runs of equal elements are shortened to one.
     """
-    where, length = x.shape, x.numel
-    slices: Dim = 1
-    if dim is not None:
-        place, return_inverse, return_counts = axis(dim, x.rank), True, True
-        length, slices = x.shape[place], prod(replaced(x.shape, place))
-        where = (length,)
+    x, dim, return_inverse, return_counts = of
+    place = None if dim is None else axis_of(dim, x.rank)
+    length = x.numel if place is None else x.shape[place]
+    slices = 1 if place is None else prod(replaced(x.shape, place))
     found = 0 if length == 0 else data_dependent("unique")
-    shape = (found,) if dim is None else replaced(x.shape, place, found)
-    helpers = (where if return_inverse else (0,)), ((found,) if return_counts else (0,))
+    shape, where = ((found,), x.shape) if place is None else (replaced(x.shape, place, found), (length,))
+    helpers = (
+        where if return_inverse or place is not None else (0,),
+        (found,) if return_counts or place is not None else (0,),
+    )
     work = (n_log_n(length) * slices if sorting else 0) + x.numel
     return Estimate((x.like(shape), *(x.like(each, INT64) for each in helpers)), 0, work, reads=(x,))
 
@@ -191,7 +185,7 @@ def comparisons(x: TensorType, dim: int | None) -> Dim:
     """Comparisons that sort every lane along an axis; None sorts all elements as one lane."""
     if dim is None:
         return n_log_n(x.numel)
-    lane = x.shape[axis(dim, x.rank)] if x.rank else 1
+    lane = x.shape[axis_of(dim, x.rank)] if x.rank else 1
     return n_log_n(lane) * prod(reduced(x.shape, dim))
 
 
@@ -208,7 +202,7 @@ rule("aten.msort").derived(sort, results(0), dim=0)
 @rule("aten.topk")
 def topk(x: TensorType, k: Dim, dim: int = -1, *, sorted: bool = True) -> Estimate:
     """Per lane of n a selection in n comparisons, then k*log2(k) to put the k found in order."""
-    place = axis(dim, x.rank)
+    place = axis_of(dim, x.rank)
     if not x.rank:
         return indexed(Estimate((x.like(),), reads=(x,)))
     require(not at_least(k, x.shape[place] + 1), f"{k} largest of {x.shape[place]} values")

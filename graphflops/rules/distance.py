@@ -1,4 +1,4 @@
-"""Norms of vectors and matrices; distances between rows, of all pairs and of pairs in place; functions made of norms.
+"""Norms of vectors and matrices, distances between rows; order statistics, histograms, covariances and other summaries.
 
 A norm costs two operations per element, a power if the order needs one, and a root per vector.
 """
@@ -6,17 +6,22 @@ A norm costs two operations per element, a power if the order needs one, and a r
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from msgspec.structs import replace
 
-from graphflops.cost import Estimate
-from graphflops.dims import Dim, broadcast, compare, dim_max, floor_div, meet, prod, where
-from graphflops.rules import lapack
+from graphflops.cost import Estimate, data_dependent
+from graphflops.dims import Dim, broadcast, compare, dim_max, dim_min, floor_div, meet, prod, total, where
+from graphflops.rules import lapack, reduce
+from graphflops.rules.cumulative import comparisons
 from graphflops.rules.elementwise import float_result, real_of
-from graphflops.rules.reduce import operand_gradient, reduction, x_and_result
+from graphflops.rules.lapack import halvings
+from graphflops.rules.operands import Operands
+from graphflops.rules.parts import require_few
+from graphflops.rules.reduce import indexed, operand_gradient, parts, per_element, reduction
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Axes, axes, axis, only_result, reduced
-from graphflops.tensor import BFLOAT16, FLOAT32, DType, TensorType
+from graphflops.rules.shapes import Axes, Shape, Tensors, axes, axis_of, only_result, reduced, tensors_of
+from graphflops.tensor import BFLOAT16, FLOAT32, FLOAT64, INT64, DType, TensorType
 
 KIND = "distance"
 
@@ -51,15 +56,12 @@ def of_matrices(
     ord: float | str = "fro",
     dim: Axes = (-2, -1),
     keepdim: bool = False,
-    *,
     dtype: DType | None = None,
 ) -> Estimate:
     """Singular values for the orders that need them, else two operations per element."""
     rows, columns = axes(dim, x.rank)
-    if ord == "fro":
-        return of_vectors(x, 2, (rows, columns), keepdim, dtype)
     if ord not in ("nuc", 2, -2):
-        return of_vectors(x, 1, (rows, columns), keepdim, dtype)
+        return of_vectors(x, 2 if ord == "fro" else 1, (rows, columns), keepdim, dtype)
     out = x.like(reduced(x.shape, (rows, columns), keepdim), real_of(dtype or x.dtype))
     work = 4 ** (x.dtype.kind == "complex") * lapack.svd(x.shape[rows], x.shape[columns], vectors=False)
     return Estimate((out,), vector_flops=work * prod(reduced(x.shape, (rows, columns))), reads=(x,))
@@ -71,28 +73,22 @@ rule("aten.nuclear_norm.dim", kind="reduction").derived(of_matrices, order="x di
 
 @rule("aten.linalg_norm", kind="reduction")
 def linalg_norm(
-    x: TensorType,
-    ord: float | str | None = None,
-    dim: Axes = None,
-    keepdim: bool = False,
-    *,
-    dtype: DType | None = None,
+    x: TensorType, ord: Any = None, dim: Axes = None, keepdim: bool = False, dtype: DType | None = None
 ) -> Estimate:
     """A matrix norm along two axes with an order named, else a vector norm."""
     along = axes(dim, x.rank)
     if ord is not None and len(along) == 2:
-        return of_matrices(x, ord, along, keepdim, dtype=dtype)
+        return of_matrices(x, ord, along, keepdim, dtype)
     require(not isinstance(ord, str), f"the matrix norm {ord!r} needs two axes, not {len(along)}")
-    return of_vectors(x, None if isinstance(ord, str) else ord, dim, keepdim, dtype)
+    return of_vectors(x, ord, dim, keepdim, dtype)
 
 
 @backward("aten.linalg_vector_norm", "aten.norm", "aten.frobenius_norm")
 def norm_backward(call: ForwardCall) -> Estimate:
     """The operand times the gradient over the norm; other orders take a power and two products more."""
     order = call.get("ord", 2)
-    if order in (2, None):
-        return operand_gradient(call, each=1, saved=x_and_result(call))
-    return operand_gradient(call, each=3, evaluated=int(order not in ROOTLESS), saved=x_and_result(call))
+    each, powers = (1, 0) if order in (2, None) else (3, int(order not in ROOTLESS))
+    return operand_gradient(call, each, powers, reduce.x_and_result(call))
 
 
 COSINE = 4  # two divisions, a product and a sum
@@ -102,35 +98,28 @@ PER_PAIR = 2  # both norms clamped away from zero
 @rule("aten.cosine_similarity")
 def cosine_similarity(x1: TensorType, x2: TensorType, dim: int = 1) -> Estimate:
     """Both norms, both divisions by them, and the product's sum: eight operations per element."""
-    shape = broadcast(x1.shape, x2.shape)
-    out = TensorType(reduced(shape, dim), float_result(x1, x2))
-    elements = out.like(shape).numel
-    norm = of_vectors(out.like(shape), 2, dim)
-    work = COSINE * elements + PER_PAIR * out.numel
+    both = TensorType(broadcast(x1.shape, x2.shape), float_result(x1, x2))
+    out, norm = both.like(reduced(both.shape, dim)), of_vectors(both, 2, dim)
+    work = COSINE * both.numel + PER_PAIR * out.numel
     return Estimate((out,), vector_flops=work, reads=(x1, x2)).plus(norm, norm)
-
-
-def slice_norms(x: TensorType, order: float, dim: int) -> Estimate:
-    """One norm for each slice along an axis."""
-    return of_vectors(x.like((x.shape[dim], prod(reduced(x.shape, dim)))), order, 1)
 
 
 @rule("aten.renorm")
 def renorm(x: TensorType, p: float, dim: int) -> Estimate:
     """The norm of each slice, its comparison and ratio, and a product per element."""
-    norms = slice_norms(x, p, axis(dim, x.rank))
-    work = norms.vector_flops + 2 * x.shape[dim] + x.numel
-    return Estimate((x.like(),), vector_flops=work, transcendentals=norms.transcendentals, reads=(x,))
+    norms = of_vectors(x.like((x.shape[dim], prod(reduced(x.shape, dim)))), p, 1)
+    return Estimate((x.like(),), vector_flops=2 * x.shape[dim] + x.numel, reads=(x,)).plus(norms)
 
 
 @rule("aten.norm_except_dim")
 def norm_except_dim(v: TensorType, pow: int = 2, dim: int = 0) -> Estimate:
     """A norm for each slice along the axis, kept as an axis among ones; a single norm for -1."""
     if dim == -1:
-        return of_vectors(v, pow, None, False, None)
-    kept = axis(dim, v.rank)
+        return of_vectors(v, pow)
+    kept = axis_of(dim, v.rank)
     shape = (size if place == kept else 1 for place, size in enumerate(v.shape))
-    return replace(slice_norms(v, pow, kept), out=(v.like(shape),), reads=(v,))
+    norms = of_vectors(v.like((v.shape[kept], prod(reduced(v.shape, kept)))), pow, 1)
+    return replace(norms, out=(v.like(shape),), reads=(v,))
 
 
 @rule("aten._weight_norm")
@@ -157,9 +146,9 @@ def weight_norm_gradient(call: ForwardCall) -> Estimate:
 @backward("aten.cosine_similarity")
 def cosine_similarity_gradient(call: ForwardCall) -> Estimate:
     """Five operations per element and operand: normalise both vectors, subtract from one its part along the other, scale."""
-    gradients, elements = call.gradients("x1", "x2"), prod(broadcast(call["x1"].shape, call["x2"].shape))
-    reads = (call.out.like(), call.out, call["x1"], call["x2"])
-    return Estimate(gradients, vector_flops=5 * len(gradients) * elements, reads=reads)
+    x1, x2, gradients = call["x1"], call["x2"], call.gradients("x1", "x2")
+    work = 5 * len(gradients) * prod(broadcast(x1.shape, x2.shape))
+    return Estimate(gradients, vector_flops=work, reads=(call.out.like(), call.out, x1, x2))
 
 
 # For one component of a difference: subtract; compare with zero, take the absolute value or square; accumulate.
@@ -175,10 +164,7 @@ def functions_of(p: float, components: Dim, distances: Dim) -> Dim:
 
 @rule("aten._euclidean_dist")
 def euclidean_dist(x1: TensorType, x2: TensorType) -> Estimate:
-    """|a|^2 + |b|^2 - 2ab: a product of matrices, squared norms, then three operations and a root each.
-
-    ATen multiplies two more columns of norms and ones; they are counted as the additions they stand for.
-    """
+    """|a|^2 + |b|^2 - 2ab: a product of matrices, squared norms (columns in ATen), three operations and a root each."""
     widths = x1.shape[-1], x2.shape[-1]
     meet(*widths, f"rows of {widths[0]} and {widths[1]} components have no distance")
     out = x1.like((*broadcast(x1.shape[:-2], x2.shape[:-2]), x1.shape[-2], x2.shape[-2]))
@@ -241,3 +227,157 @@ def pairwise_distance(x1: TensorType, x2: TensorType, p: float = 2.0, *, keepdim
     out = x1.like((*shape[:-1], *(1,) * keepdim), real_of(float_result(x1, x2)))
     functions = functions_of(p, components, rows)
     return Estimate((out,), 0, (DISTANCE + 1) * components, functions, reads=(x1, x2))
+
+
+KIND = "statistics"
+
+DENSITY = 3  # per bin: the sum of the counts 1, two divisions 2
+
+
+@rule("aten.median", "aten.nanmedian")
+def median(x: TensorType, dim: int | None = None, keepdim: bool = False) -> Estimate:
+    """Selection in linear time: one comparison per element."""
+    found = reduction(x, dim, keepdim)
+    return found if dim is None else indexed(found)
+
+
+rule("aten.kthvalue").derived(median, order="x", usually={"dim": -1})
+
+
+@rule("aten.mode")
+def mode(x: TensorType, dim: int = -1, keepdim: bool = False) -> Estimate:
+    """Sorts each lane, then one comparison per element to count runs."""
+    return median(x, dim, keepdim).plus(vector_flops=comparisons(x, dim))
+
+
+backward("aten.median", "aten.nanmedian")(reduce.amax_backward)
+backward("aten.kthvalue", "aten.mode")(per_element(saved=reduce.selected_indices))
+
+
+@rule("aten.quantile", "aten.nanquantile")
+def quantile(x: TensorType, q: TensorType | float, dim: int | None = None, keepdim: bool = False) -> Estimate:
+    """Sorts each lane, then three operations per result to interpolate."""
+    queries = q if isinstance(q, TensorType) else None
+    out = x.like((*(queries.shape if queries else ()), *reduced(x.shape, dim, keepdim)))
+    return Estimate((out,), vector_flops=comparisons(x, dim) + 3 * out.numel, reads=(x, queries))
+
+
+@rule("aten.histogram").takes("x bins? * weight?")
+def histogram(of: Operands, *, density: bool = False) -> Estimate:
+    """Each element shifted, scaled, rounded to its bin and added there, four operations; or a search among given edges."""
+    x, bins, weight = of
+    edges = bins if isinstance(bins, TensorType) else x.like(((100 if bins is None else bins) + 1,))
+    out, each = x.like((edges.shape[0] - 1,)), halvings(edges.shape[0]) + 1 if edges is bins else 4
+    work = each * x.numel + DENSITY * out.numel * density
+    return Estimate((out, edges.like()), 0, work, reads=(x, edges if edges is bins else None, weight))
+
+
+@rule("aten._histogramdd_bin_edges").takes("x bins= * range? weight?")
+def histogramdd_bin_edges(of: Operands) -> Estimate:
+    """Both extremes of each coordinate, unless given: two comparisons per element."""
+    x, bins, range, _ = of
+    out = tuple(x.like((count + 1,)) for count in bins)
+    return Estimate(out, vector_flops=0 if range else 2 * x.numel, reads=() if range else (x,))
+
+
+@rule("aten._histogramdd_from_bin_cts", "aten._histogramdd_from_bin_tensors")
+def histogramdd_from_bins(
+    x: TensorType, bins: Shape | Tensors, *, weight: TensorType | None = None, density: bool = False
+) -> Estimate:
+    """Each coordinate shifted, scaled and rounded to its bin, or sought among given edges; one addition per point."""
+    edges = tensors_of(bins)
+    counts = [axis_edges.shape[0] for axis_edges in edges]
+    out, points = x.like([count - 1 for count in counts] if edges else bins), prod(x.shape[:-1])  # type: ignore[arg-type]
+    found = points * total(halvings(count) for count in counts) if edges else 3 * x.numel
+    work = found + points + DENSITY * out.numel * density
+    return Estimate((out,), vector_flops=work, reads=(x, *edges, weight))
+
+
+@rule("aten.histogramdd", "aten.histogramdd.TensorList_bins").takes("x bins= range? weight? density?")
+def histogramdd(of: Operands) -> Estimate:
+    """As `histogram` for points of several coordinates, which lie in the last axis."""
+    x, bins, range, weight, density = of
+    counts, coordinates = bins, x.shape[-1]
+    if not isinstance(bins, tuple):
+        require(isinstance(coordinates, int), f"the number of coordinates must be known, not {coordinates}")
+        require_few(coordinates, "coordinates")
+        counts = (bins,) * coordinates
+    filled = histogramdd_from_bins(x, counts, weight=weight, density=bool(density))
+    if tensors_of(counts):
+        return replace(filled, out=(*filled.out, *(edges.like() for edges in counts)))
+    edges = histogramdd_bin_edges(x, counts, range=range)
+    return filled.plus(out=filled.out + edges.out, vector_flops=edges.vector_flops)
+
+
+@rule("aten.bincount")
+def bincount(x: TensorType, weights: TensorType | None = None) -> Estimate:
+    """One addition per element, into as many bins as the largest value asks for."""
+    dtype = INT64 if weights is None else FLOAT32 if weights.dtype == FLOAT32 else FLOAT64
+    out = x.like((data_dependent("bincount"),), dtype)
+    return Estimate((out,), vector_flops=2 * x.numel, reads=(x, weights))
+
+
+@rule("aten.cov")
+def cov(x: TensorType, *, fweights: TensorType | None = None, aweights: TensorType | None = None) -> Estimate:
+    """The centred variables' matrix times its transpose; a mean and a difference per element before it."""
+    variables, samples = x.shape if x.rank == 2 else (1, x.numel)
+    out = x.like((variables, variables) if x.rank == 2 else (), float_result(x, aweights))
+    weighted = 2 if fweights is not None or aweights is not None else 0  # in the mean and in the product
+    real = parts(out)
+    return Estimate(
+        (out,),
+        matrix_flops=2 * real * real * variables * variables * samples,
+        vector_flops=real * ((2 + weighted) * x.numel + out.numel),
+        reads=(x, fweights, aweights),
+    )
+
+
+@rule("aten.corrcoef")
+def corrcoef(x: TensorType) -> Estimate:
+    """As `cov`; a root per variable, then each result divided by two of them and clipped to -1 and 1."""
+    covariance = cov(x)
+    out = only_result(covariance)
+    roots = x.shape[0] if x.rank == 2 else 0
+    return covariance.plus(vector_flops=4 * parts(out) * out.numel, transcendentals=roots)
+
+
+@rule("aten.segment_reduce").takes("data * lengths? offsets?")
+def segment_reduce(of: Operands, *, reduce: str, axis: int = 0) -> Estimate:
+    """One operation per element, and a division per result for means."""
+    data, lengths, offsets = of
+    if lengths is not None:
+        segments = lengths.shape
+    else:
+        require(offsets is not None, "segments need lengths or offsets, and neither is given")
+        segments = (*offsets.shape[:-1], offsets.shape[-1] - 1)
+    out = data.like((*segments, *data.shape[axis + 1 :]))
+    work = data.numel + (out.numel if reduce == "mean" else 0)
+    return Estimate((out,), vector_flops=work, reads=(data, lengths, offsets))
+
+
+@rule("aten._segment_reduce_backward").takes("grad output data * lengths? offsets?")
+def segment_reduce_backward(of: Operands, *, reduce: str) -> Estimate:
+    """Sums repeat the gradient; other reductions take one operation per element."""
+    if reduce == "sum":
+        return Estimate((of.data.like(),), reads=of.but("output data"))
+    return Estimate((of.data.like(),), vector_flops=of.data.numel, reads=(*of,))
+
+
+@rule("aten.dist")
+def dist(a: TensorType, b: TensorType, p: float = 2) -> Estimate:
+    """The norm of the difference: a subtraction, a magnitude and an addition per element."""
+    difference = a.like(broadcast(a.shape, b.shape), float_result(a, b))
+    subtractions = parts(difference) * difference.numel
+    return replace(of_vectors(difference, p).plus(vector_flops=subtractions), reads=(a, b))
+
+
+@rule("aten.trace")
+def trace(x: TensorType) -> Estimate:
+    """One addition per element of the diagonal, which is all that is read."""
+    require(x.rank == 2, f"a matrix has two axes, not {x.rank}")
+    diagonal = x.like((dim_min(*x.shape),))
+    out = x.like((), reduce.accumulated(x.dtype))
+    return Estimate((out,), vector_flops=parts(x) * diagonal.numel, reads=(diagonal,))
+
+
+backward("aten.trace")(operand_gradient)

@@ -46,12 +46,6 @@ def index_operands(query: TensorType) -> Tensors:
     return (query.like((), INT32),) * 4
 
 
-def masked(block_mask: Sequence[Any], query: TensorType, buffers: Sequence[Value]) -> RegionRun:
-    """One run of the mask function, a nested graph that is the block mask's last entry."""
-    run: RegionRun = block_mask[-1](*index_operands(query), *buffers)
-    return run
-
-
 def flex_problem(
     query: TensorType, key: TensorType, value: TensorType, block_mask: Sequence[Value], seen: Seen | None
 ) -> tuple[Attention, Seen]:
@@ -77,12 +71,15 @@ def with_functions(
     seen: Seen,
     estimate: Callable[[Attention], Estimate],
     scores: Sequence[RegionRun],
-    mask: RegionRun,
+    block_mask: Sequence[Any],
+    buffers: Sequence[Value],
 ) -> Estimate:
     """The attention's estimate, with its own work and the functions' work for each pair that runs.
 
     The functions' graphs are listed as run zero times: to run them would count traffic of scores that stay on chip.
+    buffers: operands of the mask function, which is the block mask's last entry.
     """
+    mask: RegionRun = block_mask[-1](*index_operands(problem.query), *buffers)
     dense = estimate(problem)
     executed = estimate(replace(problem, scores=seen.executed, doubled_visible=None))
 
@@ -118,12 +115,11 @@ def flex_attention(of: Operands) -> Estimate:
     places = index_operands(query)
     wants = any(x.requires_grad for x in (query, key, value))
     score = score_mod(replace(query.like(()), requires_grad=wants), *places, *of_scores)
-    mask = masked(block_mask, query, of_masks)
     per_row = query.like(query.shape[:-1], FLOAT32)
-    out = query.like((*query.shape[:-1], value.shape[-1]))
+    results = query.like((*query.shape[:-1], value.shape[-1])), per_row, per_row
     reads = tensors_of((*block_mask[:-1], *of_scores, *of_masks))
     return with_functions(
-        problem, seen, lambda of: of.forward(out, per_row, per_row, reads=reads), (score,), mask
+        problem, seen, lambda of: of.forward(*results, reads=reads), (score,), block_mask, of_masks
     )
 
 
@@ -138,9 +134,8 @@ def flex_attention_backward(of: Operands) -> Estimate:
     places, score = index_operands(query), query.like(())
     forward, joint = (score, *places, *of_scores), (score, *places, score, *of_scores)
     runs = (of.fw_graph(*forward), of.joint_graph(*joint))
-    mask = masked(block_mask, query, of_masks)
     wants = ("query", "key", "value")
-    estimate = with_functions(problem, seen, lambda of: of.backward(wants, out), runs, mask)
+    estimate = with_functions(problem, seen, lambda of: of.backward(wants, out), runs, block_mask, of_masks)
     buffers = tuple(x.like() if isinstance(x, TensorType) else None for x in of_scores)
     results = (*estimate.out[:3], *buffers)
     reads = tensors_of((*block_mask[:-1], *of_scores, *of_masks))
@@ -154,9 +149,9 @@ def flex_attention_gradient(call: ForwardCall) -> Estimate:
     buffers = call.get("score_mod_other_buffers", ())
     problem, seen = flex_problem(query, call["key"], call["value"], block_mask, call.get("seen"))
     score = call["score_mod"](query.like(()), *index_operands(query), *buffers)
-    mask = masked(block_mask, query, call.get("mask_mod_other_buffers", ()))
+    of_masks = call.get("mask_mod_other_buffers", ())
     estimate = with_functions(
-        problem, seen, lambda of: of.backward(call.wants, call.out), (score, score), mask
+        problem, seen, lambda of: of.backward(call.wants, call.out), (score, score), block_mask, of_masks
     )
     captured = tuple(x.like() for x in tensors_of(buffers) if x.requires_grad)
     results = (*tensors_of(estimate.out), *captured)

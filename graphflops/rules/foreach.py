@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, Value
 from graphflops.dims import total
 from graphflops.errors import RuleError
+from graphflops.rules.elementwise import WORK, Work
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import find, require, rule
 from graphflops.rules.shapes import tensors_of
-from graphflops.rules.work import WORK, Work
 from graphflops.tensor import TensorType
 
 KIND = "foreach"
@@ -81,10 +81,7 @@ STEPPED = "* grad_scale? found_inf?"  # operands of every optimizer after its li
 
 
 def update(work: Work, of: Operands, kept: Sequence[TensorType], *shared: Item) -> Estimate:
-    """Work per parameter; parameters and states are read and written, gradients read.
-
-    To unscale the gradients (`grad_scale`) is one division more; they are then written back.
-    """
+    """Work per parameter, one division more to unscale gradients (`grad_scale`), which are then written back."""
     parameters, grads, grad_scale = of.named("parameters grads grad_scale")
     return Estimate(
         tuple(x.like() for x in (*parameters, *grads, *kept)),
@@ -109,10 +106,7 @@ def fused_sgd(of: Operands) -> Estimate:
     f"parameters? grads? exp_avgs? exp_avg_sqs? max_exp_avg_sqs? state_steps? {STEPPED}; lr weight_decay amsgrad maximize"
 )
 def adam(of: Operands, *, decoupled: bool = False) -> Estimate:
-    """Both moments and the step; one operation more for a largest moment, one for a negated gradient.
-
-    Weights decay by the gradient (two operations) or, decoupled, by a scale (one).
-    """
+    """Both moments and the step; one operation more for a largest moment, a negated gradient, and decay (two if coupled)."""
     work = WORK["adam"]
     if of.weight_decay != 0:
         work = WORK["adamw"] if decoupled else work.more(WORK["l2_penalty"].flops)

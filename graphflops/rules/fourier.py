@@ -68,14 +68,9 @@ def transform(n: Dim, real: bool = False) -> Dim:
     return floor_div(n_log_n(n, 5), 2) if real else n_log_n(n, 5)
 
 
-def without(shape: Shape, place: int) -> Dim:
-    """The number of transforms along an axis: elements divided by its length."""
-    return prod(replaced(shape, place))
-
-
 def complex_work(shape: Shape, dims: Iterable[int]) -> Dim:
     """Operations of complex transforms along these axes, one after another."""
-    return total(transform(shape[dim]) * without(shape, dim) for dim in dims)
+    return total(transform(shape[dim]) * prod(replaced(shape, dim)) for dim in dims)
 
 
 @rule("aten._fft_c2c", "prims.fft_c2c")
@@ -91,7 +86,7 @@ def fft_r2c(x: TensorType, dim: Sequence[int], *, onesided: bool) -> Estimate:
     require(len(dim) > 0, f"no axis to transform in a tensor of {x.rank}")
     *others, last = axes(dim, x.rank)
     half = replaced(x.shape, last, floor_div(x.shape[last], 2) + 1)
-    work = transform(x.shape[last], real=True) * without(x.shape, last) + complex_work(half, others)
+    work = transform(x.shape[last], real=True) * prod(replaced(x.shape, last)) + complex_work(half, others)
     out = x.like(half if onesided else x.shape, complex_of(x.dtype))
     return Estimate((out,), vector_flops=work, reads=(x,))
 
@@ -102,7 +97,9 @@ def fft_c2r(x: TensorType, dim: Sequence[int], *, last_dim_size: Dim) -> Estimat
     require(len(dim) > 0, f"no axis to transform in a tensor of {x.rank}")
     *others, last = axes(dim, x.rank)
     out = x.like(replaced(x.shape, last, last_dim_size), real_of(x.dtype))
-    work = complex_work(x.shape, others) + transform(last_dim_size, real=True) * without(out.shape, last)
+    work = complex_work(x.shape, others) + transform(last_dim_size, real=True) * prod(
+        replaced(out.shape, last)
+    )
     return Estimate((out,), vector_flops=work, reads=(x,))
 
 

@@ -1,4 +1,4 @@
-"""Reading and writing by index: a read touches only the returned elements and the indices.
+"""Reading and writing by index: a read touches only the returned elements, or rows of a table, and the indices.
 
 A functional write copies the tensor around the chosen elements, an in-place one touches only them.
 """
@@ -14,9 +14,10 @@ from msgspec.structs import replace
 from graphflops.base.record import Record
 from graphflops.cost import Estimate, Value, data_dependent, picked
 from graphflops.dims import Dim, at_least, broadcast, differ, same, total
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Shape, Tensors, axis, expanded, have_shape, replaced, shown, tensors_of
-from graphflops.tensor import TensorType
+from graphflops.rules.shapes import Shape, Tensors, axis_of, expanded, have_shape, replaced, shown, tensors_of
+from graphflops.tensor import PartType, TensorType
 
 Indices = Sequence[TensorType | None]
 
@@ -70,17 +71,16 @@ def indexed_shape(x: TensorType, indices: Indices) -> Shape:
 
     The axes of the broadcast indices replace the indexed axes if these are adjacent, else they come first.
     """
-    slots = [slot for index in indices for slot in _slots(index)]
-    require(len(slots) <= x.rank, f"{len(slots)} indices are too many for {shown(x.shape)}")
-    place = 0
+    slots: list[Shape | None] = []  # the index shape for each axis; a mask covers as many axes as it has
     for index in indices:
-        width = 1
-        if index is not None and _is_mask(index):
-            width = index.rank
-            own = x.shape[place : place + width]
-            fits = not any(map(differ, own, index.shape))
-            require(fits, f"a mask of shape {shown(index.shape)} does not fit axes of {shown(own)}")
-        place += width
+        if index is None or index.dtype.name not in ("bool", "uint8"):
+            slots.append(None if index is None else index.shape)
+            continue
+        own = x.shape[len(slots) : len(slots) + index.rank]
+        fits = not any(map(differ, own, index.shape))
+        require(fits, f"a mask of shape {shown(index.shape)} does not fit axes of {shown(own)}")
+        slots += [(data_dependent("nonzero"),)] * index.rank
+    require(len(slots) <= x.rank, f"{len(slots)} indices are too many for {shown(x.shape)}")
     places = [place for place, slot in enumerate(slots) if slot is not None]
     if not places:
         return x.shape
@@ -89,17 +89,6 @@ def indexed_shape(x: TensorType, indices: Indices) -> Shape:
     if last - first + 1 == len(places):
         return (*x.shape[:first], *shared, *x.shape[last + 1 :])
     return (*shared, *(size for place, size in enumerate(x.shape) if place not in places))
-
-
-def _is_mask(index: TensorType) -> bool:
-    return index.dtype.name in ("bool", "uint8")
-
-
-def _slots(index: TensorType | None) -> list[Shape | None]:
-    """The index shape for each axis that one index tensor covers; a mask covers as many axes as it has."""
-    if index is None:
-        return [None]
-    return [(data_dependent("nonzero"),)] * index.rank if _is_mask(index) else [index.shape]
 
 
 @rule("aten.index", "aten._unsafe_index")
@@ -139,7 +128,7 @@ def masked_index_put(x: TensorType, mask: TensorType, indices: Indices, values: 
 def rows(x: TensorType, dim: int, index: TensorType) -> TensorType:
     """The part of a tensor that a vector of indices selects along an axis."""
     require(index.rank < 2, f"positions along an axis are a vector, not {shown(index.shape)}")
-    return x.like(replaced(x.shape, axis(dim, x.rank), index.numel) if x.rank else ())
+    return x.like(replaced(x.shape, axis_of(dim, x.rank), index.numel) if x.rank else ())
 
 
 @rule("aten.index_select")
@@ -151,10 +140,7 @@ def index_select(x: TensorType, dim: int, index: TensorType) -> Estimate:
 def positions(
     x: TensorType, dim: int, index: TensorType, source: Value, reduce: str | None = None, *, alpha: Value = 1
 ) -> Update:
-    """Replaces the selected positions of an axis; a reduction combines them with old values, at one operation each.
-
-    One multiplication more if alpha is not one.
-    """
+    """Replaces the selected positions of an axis, or combines them with old values by one operation, two if scaled."""
     part, given = rows(x, dim, index), tensors_of((source,))
     fits = have_shape(part.shape or (1,), *(x for x in given if x.rank))  # a number fills all of them
     require(fits, f"{shown(part.shape)} is not filled by {' and '.join(map(str, given))}")
@@ -168,7 +154,7 @@ update("index_add", positions, order="x dim index source", reduce="add")
 
 def refuse_misplaced(x: TensorType, dim: int, index: TensorType, source: Value = None) -> None:
     """Raise ShapeError for indices with other axes than the tensor or the source, or larger than it except along `dim`."""
-    place = axis(dim, x.rank)
+    place = axis_of(dim, x.rank)
     for each in tensors_of((x, source)) if not same(index.numel, 0) else ():
         sizes, own = each.shape or (1,), index.shape or (1,)
         pairs = enumerate(zip(own, sizes, strict=False))
@@ -202,7 +188,7 @@ def take_along_dim(x: TensorType, indices: TensorType, dim: int | None = None) -
         flat = indices.view((indices.numel,))
         return picked(x.like(flat.shape), flat)
     require(x.rank == indices.rank, f"{shown(indices.shape)} does not index {shown(x.shape)}")
-    place = axis(dim, x.rank)
+    place = axis_of(dim, x.rank)
     shape = broadcast(replaced(x.shape, place, 1), replaced(indices.shape, place, 1))
     return picked(x.like(replaced(shape, place, indices.shape[place])), indices)
 
@@ -225,9 +211,6 @@ def scatter(x: TensorType, dim: int, index: TensorType, src: Value, *, reduce: s
 update("scatter", scatter)
 update("scatter_reduce", scatter, order="x dim index src reduce")
 update("scatter_add", scatter, order="x dim index src", reduce="add")
-
-
-# Gradients: the gradient of a gather is a scatter-add, and the reverse.
 
 
 @backward("aten.index _unsafe_index index_select gather take take_along_dim")
@@ -269,3 +252,133 @@ backward(
     "aten.index_copy index_copy_ index_fill index_fill_ scatter scatter_ index_put index_put_",
     "aten._unsafe_index_put put put_ _index_put_impl _index_put_impl_",
 )(lambda call: gathered(call, kept=bool(call.get("accumulate") or call.get("reduce"))))
+
+
+SUM, MEAN, MAX = 0, 1, 2  # how embedding_bag reduces the rows of a bag
+
+
+@rule("aten.embedding")
+def embedding(weight: TensorType, indices: TensorType) -> Estimate:
+    """One row of the table per index; no arithmetic."""
+    require(weight.rank == 2, f"a table of rows has two axes, not {shown(weight.shape)}")
+    return picked(weight.like((*indices.shape, weight.shape[1])), indices)
+
+
+@rule("aten.embedding_dense_backward")
+def embedding_dense_backward(
+    grad_output: TensorType, indices: TensorType, num_weights: Dim, *, scale_grad_by_freq: bool = False
+) -> Estimate:
+    """Sums the gradients of every use of a row; `scale_grad_by_freq` also divides by the number of uses."""
+    out = grad_output.like((num_weights, grad_output.shape[-1]))
+    work = grad_output.numel * (2 if scale_grad_by_freq else 1)
+    return Estimate((out,), vector_flops=work, reads=(grad_output, indices))
+
+
+@rule("aten.embedding_backward").takes("grad indices num_weights=")
+def embedding_backward(of: Operands, *, scale_grad_by_freq: bool, sparse: bool) -> Estimate:
+    """As `embedding_dense_backward`, or as `embedding_sparse_backward`."""
+    if sparse:
+        return embedding_sparse_backward(*of)
+    return embedding_dense_backward(*of, scale_grad_by_freq=scale_grad_by_freq)
+
+
+@rule("aten.embedding_sparse_backward")
+def embedding_sparse_backward(grad: TensorType, indices: TensorType, num_weights: Dim) -> Estimate:
+    """Keeps the gradients of the rows and their indices as a sparse tensor."""
+    out = grad.like((num_weights, grad.shape[-1]))
+    return Estimate((out,), reads=(grad, indices), writes=(grad, indices))
+
+
+backward("aten.embedding")(  # the gradient is dense
+    lambda call: embedding_dense_backward(call.out.like(), call["indices"], call["weight"].shape[0])
+)
+
+
+def renormed(weight: TensorType, indices: TensorType, *, in_place: bool) -> Estimate:
+    """Scales the looked-up rows down to a norm, in the table or a copy; every index is assumed to occur once."""
+    rows = weight.like((indices.numel, weight.shape[1]))
+    return Estimate(
+        (weight.like(),),
+        vector_flops=3 * rows.numel,
+        transcendentals=indices.numel,
+        reads=(rows if in_place else weight, indices),
+        writes=(rows if in_place else weight.like(),),
+    )
+
+
+rule("aten.embedding_renorm_").derived(renormed, in_place=True)
+rule("aten.embedding_renorm").derived(renormed, in_place=False)
+
+
+@takes(f"weight indices offsets * per_sample_weights?; mode={SUM} include_last_offset=False padding_idx=-1")
+def embedding_bag(of: Operands, *, last_counts: bool = True, none_unpadded: bool = False) -> Estimate:
+    """Looks rows up and reduces each bag by sum, mean or maximum.
+
+    One operation per element of every row, one more if rows are weighted, and one per result of a mean. The sizes of bags
+    are written; each row's bag is also written, unless rows are only summed, as on the CPU.
+
+    last_counts: whether the end of the last bag, if the offsets include it, has a size of its own.
+    none_unpadded: whether a negative padding row counts from the end, so that only None means no padding.
+    """
+    (weight, indices, offsets, per_sample_weights), mode = of, of.mode
+    padded = of.padding_idx is not None and (none_unpadded or of.padding_idx >= 0)
+    counted = offsets.shape[0] - (0 if last_counts else of.include_last_offset)
+    bags, width, looked_up = offsets.shape[0] - of.include_last_offset, weight.shape[1], indices.numel
+    out, rows = weight.like((bags, width)), weight.like((looked_up, width))
+    plain = mode == SUM and weight.dtype.name in ("float32", "float16") and not padded
+    helpers = ((0 if plain else looked_up,), (counted,), (bags, width) if mode == MAX else (bags,))
+    weighted = per_sample_weights is not None
+    return Estimate(
+        (out, *(offsets.like(shape) for shape in helpers)),
+        vector_flops=rows.numel * (1 + weighted) + (out.numel if mode == MEAN else 0),
+        reads=(rows, indices, offsets, per_sample_weights),
+    )
+
+
+rule("aten.embedding_bag", "aten._embedding_bag_forward_only").derived(embedding_bag)
+rule("aten._embedding_bag").derived(embedding_bag, last_counts=False)
+rule("aten.embedding_bag.padding_idx").derived(embedding_bag, none_unpadded=True)
+
+
+@rule("aten._embedding_bag_dense_backward", "aten._embedding_bag_backward").takes(
+    "grad indices * offset2bag bag_size maximum_indices per_sample_weights?"
+)
+def embedding_bag_backward(of: Operands, *, num_weights: Dim, mode: int) -> Estimate:
+    """Each bag's gradient added to its rows: one operation per element, one more where it is scaled."""
+    out = of.grad.like((num_weights, of.grad.shape[1]))
+    scaled = mode == MEAN or of.per_sample_weights is not None
+    touched = of.grad.numel if mode == MAX else of.indices.numel * of.grad.shape[1]
+    reads = of.but("offset2bag" if mode == MAX else "maximum_indices")
+    return Estimate((out,), vector_flops=touched * (1 + scaled), reads=reads)
+
+
+@rule("aten._embedding_bag_sparse_backward").takes("grad indices * offset2bag bag_size per_sample_weights?")
+def embedding_bag_sparse_backward(of: Operands, *, num_weights: Dim, mode: int) -> Estimate:
+    """Each bag's gradient copied for each of its rows, and scaled if the forward pass scaled."""
+    rows, out = (of.grad.like((count, of.grad.shape[1])) for count in (of.indices.numel, num_weights))
+    scaled = mode == MEAN or of.per_sample_weights is not None
+    return Estimate((out,), vector_flops=rows.numel * scaled, reads=(*of,), writes=(rows, of.indices))
+
+
+@rule("aten._embedding_bag_per_sample_weights_backward").takes("grad weight indices * offset2bag")
+def embedding_bag_weights_backward(of: Operands) -> Estimate:
+    """The product of each row with its bag's gradient, summed: two operations per element."""
+    grad, weight, indices, offset2bag = of
+    rows, out = PartType((indices.numel, weight.shape[1]), weight.dtype), grad.like((indices.numel,))
+    return Estimate((out,), vector_flops=2 * rows.numel, reads=(grad, rows, indices, offset2bag))
+
+
+@backward("aten.embedding_bag", "aten._embedding_bag", "aten.embedding_bag.padding_idx")
+def embedding_bag_gradient(call: ForwardCall) -> Estimate:
+    """As `_embedding_bag_backward` and `_embedding_bag_per_sample_weights_backward`, as wanted."""
+    weight, indices = call["weight"], call["indices"]
+    out, offset2bag, bag_size, chosen = tensors_of(call.estimate.out)
+    grad, parts = out.like(), []
+    if "weight" in call.wants:
+        bags = {"offset2bag": offset2bag, "bag_size": bag_size, "maximum_indices": chosen}
+        more = {"per_sample_weights": call.get("per_sample_weights"), "mode": call.get("mode", SUM)}
+        parts.append(embedding_bag_backward(grad, indices, num_weights=weight.shape[0], **bags, **more))
+    if "per_sample_weights" in call.wants:
+        parts.append(embedding_bag_weights_backward(grad, weight, indices, offset2bag=offset2bag))
+    reads = tuple(x for part in parts for x in part.reads)
+    return Estimate(tuple(x for part in parts for x in part.out), reads=reads).plus(*parts)

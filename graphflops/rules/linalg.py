@@ -16,6 +16,7 @@ from graphflops.rules import lapack
 from graphflops.rules.distance import of_matrices
 from graphflops.rules.elementwise import complex_of, real_of
 from graphflops.rules.matmul import flops_of
+from graphflops.rules.operands import Operands
 from graphflops.rules.reduce import parts
 from graphflops.rules.registry import backward, require, rule
 from graphflops.rules.shapes import Shape, axes, only_result, results, tensors_of
@@ -104,14 +105,12 @@ def lu(A: TensorType, *, pivot: bool = True) -> Estimate:
     return factored(A, made=f"{'mm' if pivot else '0'} mk kn", work=lapack.lu)
 
 
-@rule("aten.lu_unpack")
-def lu_unpack(
-    LU_data: TensorType, LU_pivots: TensorType, unpack_data: bool = True, unpack_pivots: bool = True
-) -> Estimate:
+@rule("aten.lu_unpack").takes("LU_data LU_pivots; unpack_data=True unpack_pivots=True")
+def lu_unpack(of: Operands) -> Estimate:
     """The triangles and the permutation written out: no arithmetic."""
-    made = f"{'mm' if unpack_pivots else '0'} {'mk kn' if unpack_data else '0 0'}"
-    reads = (LU_data if unpack_data else None, LU_pivots if unpack_pivots else None)
-    found = factored(LU_data, made=f"{made} k", work=lambda m, n: 0)
+    made = f"{'mm' if of.unpack_pivots else '0'} {'mk kn' if of.unpack_data else '0 0'}"
+    reads = (of.LU_data if of.unpack_data else None, of.LU_pivots if of.unpack_pivots else None)
+    found = factored(of.LU_data, made=f"{made} k", work=lambda m, n: 0)
     return replace(found, out=found.out[:3], reads=reads)
 
 
@@ -233,14 +232,12 @@ def tensorsolve(A: TensorType, B: TensorType, dims: tuple[int, ...] | None = Non
     return Estimate((A.like(shape[B.rank :]),), vector_flops=each(A.like((n, n)), work), reads=(A, B))
 
 
-@rule("aten.linalg_lu_solve")
-def two_triangles(
-    LU: TensorType, pivots: TensorType | None, B: TensorType, *, left: bool = True, adjoint: bool = False
-) -> Estimate:
+@rule("aten.linalg_lu_solve").takes("LU pivots? B")
+def two_triangles(of: Operands, *, left: bool = True, adjoint: bool = False) -> Estimate:
     """Two triangular solves: 2 n^2 per right-hand side; the gradient depends on `adjoint`."""
-    out, sides = right_sides(LU, B, left)
-    work = each(out, 2 * lapack.triangular_solve(LU.shape[-1], sides))
-    return Estimate((out,), vector_flops=work, reads=(LU, B, pivots))
+    out, sides = right_sides(of.LU, of.B, left)
+    work = each(out, 2 * lapack.triangular_solve(of.LU.shape[-1], sides))
+    return Estimate((out,), vector_flops=work, reads=(of.LU, of.B, of.pivots))
 
 
 rule("aten.lu_solve").derived(two_triangles, order="B LU pivots")
@@ -326,10 +323,7 @@ def cond(x: TensorType, p: float | str | None = None) -> Estimate:
 
 @rule("aten.linalg_lstsq")
 def lstsq(A: TensorType, B: TensorType, *, driver: str | None = None) -> Estimate:
-    """QR for the drivers gels and gelsy (the default on CPU), singular values for gelsd and gelss.
-
-    A tall matrix has residuals if the driver computes them.
-    """
+    """QR for the drivers gels and gelsy (the default on CPU), singular values for gelsd and gelss; residuals if tall."""
     batch, m, n = matrices(A)
     vector = B.rank < A.rank
     sides = 1 if vector else B.shape[-1]
@@ -349,23 +343,18 @@ def lstsq(A: TensorType, B: TensorType, *, driver: str | None = None) -> Estimat
 POLYNOMIAL_PRODUCTS = 5  # in a Taylor polynomial of degree 18 (Bader, Blanes and Casas, 2019)
 
 
-def exponential(x: TensorType, n: Dim) -> Dim:
-    """FLOPs of the polynomial's products and of the squarings after it, whose number depends on the norm."""
-    return each(x, (POLYNOMIAL_PRODUCTS + data_dependent("squarings")) * 2 * n * n * n)
-
-
 @rule("aten.linalg_matrix_exp", "aten.matrix_exp")
 def matrix_exp(x: TensorType) -> Estimate:
     """Five products for the polynomial, and as many squarings as the norm asks for."""
     _, n = squares(x)
-    return Estimate((x.like(),), matrix_flops=exponential(x, n), reads=(x,))
+    products = POLYNOMIAL_PRODUCTS + data_dependent("squarings")
+    return Estimate((x.like(),), matrix_flops=each(x, products * 2 * n * n * n), reads=(x,))
 
 
 @rule("aten.matrix_exp_backward")
 def matrix_exp_backward(x: TensorType, grad: TensorType) -> Estimate:
     """The exponential of a block matrix of twice the order."""
-    _, n = squares(x)
-    return Estimate((x.like(),), matrix_flops=exponential(x, 2 * n), reads=(x, grad))
+    return replace(matrix_exp(x), matrix_flops=2**3 * matrix_exp(x).matrix_flops, reads=(x, grad))
 
 
 backward("aten.linalg_matrix_exp", "aten.matrix_exp")(lambda call: matrix_exp_backward(call["x"], call["x"]))

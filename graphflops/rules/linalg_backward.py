@@ -8,7 +8,7 @@ here; tensors that it saves for backward beside operands and results are read he
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -27,9 +27,8 @@ from graphflops.tensor import TensorType
 @backward("aten.linalg_tensorinv")
 def tensorinv(call: ForwardCall) -> Estimate:
     """A product with the inverse from either side."""
-    found = call.out
     n = prod(operand(call).shape[: call.get("ind", 2)])
-    return gradients(call, found, 2 * n * n * n, n * n, found, times=1)
+    return gradients(call, call.out, 2 * n * n * n, n * n, call.out, times=1)
 
 
 def pseudo_inverse_gradient(m: Dim, n: Dim) -> Dim:
@@ -37,24 +36,17 @@ def pseudo_inverse_gradient(m: Dim, n: Dim) -> Dim:
     return 4 * m * n * (m + dim_min(m, n))
 
 
-def _solved(order: Callable[[ForwardCall], Dim], triangles: int = 2) -> Backward:
-    """The rule of a solve with the forward's factors; the matrix's gradient takes one more product, with the solution."""
-
-    def priced(call: ForwardCall) -> Estimate:
-        A, found, n = call["A"], call.out, order(call)
-        products, factors = n if "A" in call.wants else 0, A.like() if triangles == 2 else A
-        return gradients(call, found, products, triangles * n, factors, found, times=found.numel)
-
-    return priced
+def solve(call: ForwardCall, n: Dim | None = None, triangles: int = 2) -> Estimate:
+    """A solve with the forward's factors, of order n; the matrix's gradient takes one more product, with the solution."""
+    A, found = call["A"], call.out
+    n = A.shape[-1] if n is None else n
+    products, factors = n if "A" in call.wants else 0, A.like() if triangles == 2 else A
+    return gradients(call, found, products, triangles * n, factors, found, times=found.numel)
 
 
-def _columns(call: ForwardCall) -> Any:
-    return call["A"].shape[-1]
-
-
-backward("aten.linalg_solve", "aten.linalg_solve_ex", "aten._linalg_solve_ex")(_solved(_columns))
-backward("aten.linalg_solve_triangular", "aten.triangular_solve")(_solved(_columns, triangles=1))
-backward("aten.linalg_tensorsolve")(_solved(lambda call: call.out.numel))
+backward("aten.linalg_solve linalg_solve_ex _linalg_solve_ex")(solve)
+backward("aten.linalg_solve_triangular", "aten.triangular_solve")(partial(solve, triangles=1))
+backward("aten.linalg_tensorsolve")(lambda call: solve(call, call.out.numel))
 
 
 @backward("aten.cholesky_solve", "aten._cholesky_solve_helper")
@@ -68,23 +60,15 @@ def cholesky_solve(call: ForwardCall) -> Estimate:
 
 @backward("aten.linalg_lu_solve", "aten.lu_solve")
 def lu_solve(call: ForwardCall) -> Estimate:
-    """Two triangular solves for the right-hand sides; for the factors two more, of squares, and products between.
-
-    If the system is on the right or adjoint, but not both, the permutation takes two more products.
-    """
-    found = call.out
-    factors = call["LU"]
-    left, adjoint = call.get("left", True), call.get("adjoint", False)
+    """Two triangular solves for the right-hand sides; for the factors two more and two products, four if permuted."""
+    found, factors, left = call.out, call["LU"], call.get("left", True)
     n, sides = found.shape[-2:] if left else found.shape[:-3:-1]
-    wants_factors = "LU" in call.wants
-    wants_sides = "B" in call.wants
-    products: Dim = 0
-    others: Dim = 2 * lapack.triangular_solve(n, sides) if wants_sides else 0
-    if wants_factors:
-        moved = n * n * sides + n * n * n if left == adjoint else 0
-        products = n * n * sides + n * n * n + moved
-        others = others + 2 * lapack.triangular_solve(n, n) + 2 * n * n
-    return gradients(call, found, products, others, factors, found if wants_factors else None)
+    others = 2 * lapack.triangular_solve(n, sides) if "B" in call.wants else 0
+    if "LU" not in call.wants:
+        return gradients(call, found, 0, others, factors)
+    times = 2 if left == call.get("adjoint", False) else 1
+    others = others + 2 * lapack.triangular_solve(n, n) + 2 * n * n
+    return gradients(call, found, times * (n * n * sides + n * n * n), others, factors, found)
 
 
 @backward("aten.linalg_lstsq")
@@ -206,9 +190,6 @@ def matrix_norm(call: ForwardCall) -> Estimate:
     return norm_backward(replace(call, arguments=call.arguments | {"ord": order}))
 
 
-# Rules that follow from the rows and columns of the operand.
-
-
 def by_sizes(work: Callable[[Dim, Dim], tuple[Dim, Dim]], *kept: str) -> Backward:
     """The rule with the multiply-adds and other operations that `work` returns; they are complex if the result is.
 
@@ -245,7 +226,6 @@ def unless(argument: str, whole: Backward, less: Backward) -> Backward:
 
 
 def _linear_system(n: Dim) -> Dim:
-    """Operations of a solve with the eigenvectors."""
     return lapack.lu(n, n) + 2 * lapack.triangular_solve(n, n)
 
 

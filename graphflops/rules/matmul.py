@@ -7,11 +7,10 @@ from itertools import pairwise
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, broadcast, differ, dim_min, floor_div, meet, prod
-from graphflops.rules.elementwise import result_type
+from graphflops.rules.elementwise import WORK, result_type
 from graphflops.rules.operands import Operands
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, Tensors, expanded, only_result, reduced, results
-from graphflops.rules.work import WORK
 from graphflops.tensor import DType, TensorType
 
 KIND = "product"
@@ -86,15 +85,13 @@ def addmm_activation(of: Operands) -> Estimate:
     return add_product(of.base, product, of.beta, of.alpha).plus(activated)
 
 
-@rule("aten.addbmm", product=("a", "b"))
-def addbmm(
-    base: TensorType, a: TensorType, b: TensorType, *, beta: Number = 1, alpha: Number = 1
-) -> Estimate:
+@rule("aten.addbmm", product=("a", "b")).takes("base a b; beta=1 alpha=1")
+def addbmm(of: Operands) -> Estimate:
     """As addmm with the batch of products summed: the sum over the batch is part of the accumulation."""
-    product = matmul(a, b)
+    product = matmul(of.a, of.b)
     out = only_result(product)
     summed = Estimate((out.like(out.shape[1:]),), product.matrix_flops, reads=product.reads)
-    return add_product(base, summed, beta, alpha)
+    return add_product(of.base, summed, of.beta, of.alpha)
 
 
 @rule("aten.addr", product=("a", "b"), kind="elementwise")
@@ -154,10 +151,7 @@ def vecdot_gradients(call: ForwardCall) -> Estimate:
 
 @rule("aten._grouped_mm", product=("a", "b")).takes("a b offs? bias? out_dtype?")
 def grouped_mm(of: Operands) -> Estimate:
-    """One product per group: offsets split the rows, columns or inner axis, whose total length counts once.
-
-    Of the matrices that groups of rows select, no more are read than there are rows.
-    """
+    """One product per group: offsets split rows, columns or inner axis; no more matrices are read than there are rows."""
     a, b, offs, bias, out_dtype = of
     m, n = a.shape[-2], b.shape[-1]
     meet(a.shape[-1], b.shape[-2], f"inner dimensions differ: {a.shape[-1]} and {b.shape[-2]}")

@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, at_least, broadcast, ceil_div, dim_max, dim_min, floor_div, prod, total
 from graphflops.rules.elementwise import result_type
+from graphflops.rules.operands import Operands
 from graphflops.rules.parts import copied_back
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Shape, axis, end_to_end, expanded, shown, tensors_of
+from graphflops.rules.shapes import Shape, axis_of, end_to_end, expanded, shown, tensors_of
 from graphflops.rules.views import at_least_1d, at_least_2d, at_least_3d, shape_of, unsqueeze
 from graphflops.tensor import BOOL, COMPLEX32, DTYPES, FLOAT32, DType, PartType, TensorType
 
@@ -42,13 +43,8 @@ def clone(x: TensorType, *unused: Value) -> Estimate:
     return converted(x)
 
 
-@rule("quantized_decomposed.convert_element_type", kind="quantisation")
-@rule("prims.convert_element_type")
-def convert_element_type(a: TensorType, dtype: DType) -> Estimate:
-    """One conversion per element; a copy if the type stays."""
-    return Estimate((a.like(dtype=dtype),), vector_flops=a.numel if dtype != a.dtype else 0, reads=(a,))
-
-
+rule("quantized_decomposed.convert_element_type", kind="quantisation")(converted)
+rule("prims.convert_element_type")(converted)
 rule("aten._to_copy").derived(converted, order="x")
 
 
@@ -184,7 +180,7 @@ def cat(tensors: Sequence[TensorType], dim: int = 0) -> Estimate:
 def stack(tensors: Sequence[TensorType], dim: int = 0) -> Estimate:
     """Tensors of one shape joined along a new axis."""
     rows = [unsqueeze(x, dim).out[0] for x in tensors]
-    return replace(cat(tensors_of(rows), axis(dim, tensors[0].rank + 1)), reads=tuple(tensors))
+    return replace(cat(tensors_of(rows), axis_of(dim, tensors[0].rank + 1)), reads=tuple(tensors))
 
 
 def _stacked(
@@ -212,7 +208,7 @@ def block_diag(tensors: Sequence[TensorType]) -> Estimate:
 @rule("aten._chunk_cat")
 def chunk_cat(tensors: Sequence[TensorType], dim: int, num_chunks: int) -> Estimate:
     """Cuts each tensor into equal, zero-padded chunks along an axis and joins chunks of the same index."""
-    place = axis(dim, tensors[0].rank)
+    place = axis_of(dim, tensors[0].rank)
     rows = (ceil_div(x.shape[place], num_chunks) * prod(x.shape[place + 1 :]) for x in tensors)
     return joined(tensors, (*tensors[0].shape[:place], num_chunks, total(rows)))
 
@@ -225,11 +221,10 @@ def pad_sequence(sequences: Sequence[TensorType], batch_first: bool = False) -> 
     return joined(sequences, (*lead, *sequences[0].shape[1:]))
 
 
-@rule("aten._pad_packed_sequence")
-def pad_packed_sequence(
-    data: TensorType, batch_sizes: TensorType, batch_first: bool, *, total_length: Dim
-) -> Estimate:
+@rule("aten._pad_packed_sequence").takes("data batch_sizes batch_first=")
+def pad_packed_sequence(of: Operands, *, total_length: Dim) -> Estimate:
     """Pads packed rows and returns the length of each sequence; the number of sequences is data-dependent."""
+    data, batch_sizes, batch_first = of
     steps = total_length if at_least(total_length, 1) else batch_sizes.shape[0]
     batch = data_dependent("batch")
     lead = (batch, steps) if batch_first else (steps, batch)
@@ -264,9 +259,6 @@ def combinations(x: TensorType, r: int = 2, with_replacement: bool = False) -> E
     orders = prod(n - taken for taken in range(r))
     count = comb(n, r) if isinstance(n, int) else floor_div(orders, factorial(r))
     return Estimate((x.like((count, r)),), reads=(x,))
-
-
-# Gradients: views of the result's gradient, unless an element was used more than once.
 
 
 @backward(

@@ -60,10 +60,7 @@ def computed_in(dtype: DType) -> DType:
 
 @takes("x normalized_shape= weight? bias?")
 def row_norm(of: Operands, *, statistics: int = STATISTICS, kept: int = 0) -> Estimate:
-    """Seven operations per element with weight and bias, four by the root mean square with a weight; a root per row.
-
-    kept: how many statistics are results, in the type used on a CPU.
-    """
+    """Seven operations per element with weight and bias, four by the root mean square; a root per row. kept: results."""
     x, inner = of.x, of.normalized_shape
     outer = x.shape[: max(x.rank - len(inner), 0)]
     fits = len(inner) <= x.rank and not any(map(differ, x.shape[len(outer) :], inner))
@@ -207,13 +204,11 @@ def batch_norm_stats(x: TensorType) -> Estimate:
     return Estimate((kept, kept), vector_flops=4 * x.numel, transcendentals=kept.numel, reads=(x,))
 
 
-@rule("aten.batch_norm_update_stats")
-def batch_norm_update_stats(
-    x: TensorType, running_mean: TensorType | None, running_var: TensorType | None
-) -> Estimate:
+@rule("aten.batch_norm_update_stats").takes("x running_mean? running_var?")
+def batch_norm_update_stats(of: Operands) -> Estimate:
     """Mean and variance of each channel, mixed into the running ones: four operations per element."""
-    kept = channels_of(x)
-    return updated(Estimate((kept, kept), vector_flops=4 * x.numel, reads=(x,)), running_mean, running_var)
+    (x, *running), kept = of, channels_of(of.x)
+    return updated(Estimate((kept, kept), vector_flops=4 * x.numel, reads=(x,)), *running)
 
 
 @rule("aten.batch_norm_gather_stats", "aten.batch_norm_gather_stats_with_counts").takes(

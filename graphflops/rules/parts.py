@@ -11,7 +11,7 @@ from graphflops.cost import Estimate, copied, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, ceil_div, differ, dim_max, dim_min, floor_div, meet, total
 from graphflops.rules import views
 from graphflops.rules.registry import ForwardCall, backward, find, require, rule
-from graphflops.rules.shapes import Shape, axes, axis, kept_by_slice, replaced, shown, tensors_of
+from graphflops.rules.shapes import Shape, axes, axis_of, kept_by_slice, replaced, shown, tensors_of
 from graphflops.tensor import PartType, TensorType
 
 KIND = "view"
@@ -21,7 +21,7 @@ KIND = "view"
 def select(x: TensorType, dim: int, index: Dim) -> Estimate:
     """One position of an axis."""
     require(x.rank > 0, "a tensor without axes has no position to select")
-    place = axis(dim, x.rank)
+    place = axis_of(dim, x.rank)
     size = x.shape[place]
     inside = not (at_least(index, size) or at_least(-1 - size, index))
     require(inside, f"index {index} is outside axis {place} of length {size}")
@@ -36,7 +36,7 @@ def slice_(
     x: TensorType, dim: int = 0, start: Dim | None = None, end: Dim | None = None, step: Dim = 1
 ) -> Estimate:
     """A range of an axis."""
-    place = axis(dim, x.rank)
+    place = axis_of(dim, x.rank)
     require(not at_least(0, step), f"a slice by steps of {step}")
     out = x.view(replaced(x.shape, place, kept_by_slice(x.shape[place], start, end, step)))
     literal = not any(isinstance(bound, Expr) for bound in (start, end, step))
@@ -48,7 +48,7 @@ def slice_(
 @rule("aten.narrow")
 def narrow(x: TensorType, dim: int, start: Dim | TensorType, length: Dim) -> Estimate:
     """A range of an axis, given by its length."""
-    place = axis(dim, x.rank)
+    place = axis_of(dim, x.rank)
     size = x.shape[place]
     require(not at_least(length, size + 1), f"{length} positions do not fit axis {place} of length {size}")
     return free(x.view(replaced(x.shape, place, length)))
@@ -64,7 +64,7 @@ def require_few(number: Dim, what: str = "pieces") -> None:
 
 def pieces(x: TensorType, sizes: Iterable[Dim], dim: int) -> Estimate:
     """One view per size, along an axis."""
-    place = axis(dim, x.rank)
+    place = axis_of(dim, x.rank)
     return free(*(x.view(replaced(x.shape, place, size)) for size in sizes))
 
 
@@ -81,14 +81,14 @@ def split(x: TensorType, split_size: Dim | Sequence[Dim], dim: int = 0) -> Estim
     """Pieces of one size, or of the given sizes."""
     if not isinstance(split_size, (int, Expr)):
         return split_with_sizes(x, split_size, dim)
-    size = x.shape[axis(dim, x.rank)]
+    size = x.shape[axis_of(dim, x.rank)]
     return pieces(x, in_steps(size, split_size, 1 if size == 0 else ceil_div(size, split_size)), dim)
 
 
 @rule("aten.split_with_sizes", "aten.unsafe_split_with_sizes")
 def split_with_sizes(x: TensorType, split_sizes: Sequence[Dim], dim: int = 0) -> Estimate:
     """Pieces of the given sizes."""
-    size = x.shape[axis(dim, x.rank)]
+    size = x.shape[axis_of(dim, x.rank)]
     meet(total(split_sizes), size, f"{shown(split_sizes)} do not add up to {size}")
     return pieces(x, split_sizes, dim)
 
@@ -96,7 +96,7 @@ def split_with_sizes(x: TensorType, split_sizes: Sequence[Dim], dim: int = 0) ->
 @rule("aten.chunk", "aten.unsafe_chunk")
 def chunk(x: TensorType, chunks: int, dim: int = 0) -> Estimate:
     """At most `chunks` equal pieces; exactly that many if the size is unknown."""
-    size = x.shape[axis(dim, x.rank)]
+    size = x.shape[axis_of(dim, x.rank)]
     require(not at_least(0, chunks), f"{chunks} pieces")
     step = ceil_div(size, chunks)
     count = ceil_div(size, step) if isinstance(step, int) and step and isinstance(size, int) else chunks
@@ -106,7 +106,7 @@ def chunk(x: TensorType, chunks: int, dim: int = 0) -> Estimate:
 @rule("aten.tensor_split")
 def tensor_split(x: TensorType, cuts: Dim | Sequence[Dim] | TensorType, dim: int = 0) -> Estimate:
     """That many pieces of nearly equal size, or pieces between the given positions."""
-    size = x.shape[axis(dim, x.rank)]
+    size = x.shape[axis_of(dim, x.rank)]
     where = cuts.value if isinstance(cuts, TensorType) else cuts
     if where is None and isinstance(cuts, TensorType) and cuts.rank and isinstance(cuts.shape[0], int):
         require_few(cuts.shape[0])
@@ -133,7 +133,7 @@ rule("aten.dsplit").derived(tensor_split, says="`tensor_split` along the third a
 @rule("aten.unbind")
 def unbind(x: TensorType, dim: int = 0) -> Estimate:
     """One view for each position of an axis."""
-    place = axis(dim, x.rank)
+    place = axis_of(dim, x.rank)
     count = x.shape[place]
     require_few(count)
     return free(*(x.view(replaced(x.shape, place)),) * (count if isinstance(count, int) else 0))

@@ -20,12 +20,11 @@ from typing import Any
 
 from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, Expr, meet, parse_dim
-from graphflops.rules.elementwise import DEFAULT_FLOAT
+from graphflops.rules.elementwise import DEFAULT_FLOAT, WORK, Work
 from graphflops.rules.matmul import flops_of
 from graphflops.rules.operands import Operands, Taking
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import Shape, shown, tensors_of
-from graphflops.rules.work import WORK, Work
 from graphflops.tensor import DTYPES, TensorType
 
 _SHAPE = re.compile(r"(\w+)\((.*?)\)")
@@ -73,7 +72,6 @@ def _named(of: Operands, shapes: Mapping[str, str]) -> Sizes:
 
 
 def _size(text: str, sizes: Sizes) -> Dim:
-    """A size that is computed from others."""
     if text.isdecimal():
         return int(text)
     formula = parse_dim(text)

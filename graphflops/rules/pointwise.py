@@ -11,36 +11,28 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from graphflops import dims
 from graphflops.cost import Estimate, Value, data_dependent, free
-from graphflops.dims import (
-    Dim,
-    broadcast,
-    compare,
-    differ,
-    dim_max,
-    dim_min,
-    floor_div,
-    meet,
-    mod,
-    prod,
-    where,
-)
+from graphflops.dims import Dim
 from graphflops.ops.table import ROWS, Row
 from graphflops.rules.elementwise import (
+    WORK,
     Promotion,
+    Work,
     complex_of,
     differentiate,
     elementwise,
+    first_gradient,
     float_result,
+    gelu_work,
     pointwise,
+    power_work,
     real_of,
     result_type,
     to_bool,
 )
 from graphflops.rules.registry import backward, require, rule
-from graphflops.rules.shapes import axis, shown
-from graphflops.rules.work import WORK, Work, first_gradient, power
-from graphflops.rules.work import gelu as gelu_work
+from graphflops.rules.shapes import axis_of, shown
 from graphflops.tensor import COMPLEX128, FLOAT64, DType, TensorType
 
 KIND = "elementwise"
@@ -56,13 +48,13 @@ hardsigmoid hardswish mish silu hardtanh selu celu log_sigmoid add_relu"""
 _FOLDS: dict[str, Callable[..., Dim]] = {
     "neg": operator.neg,
     "mul": operator.mul,
-    "floor_divide": floor_div,
-    "remainder": mod,
-    "maximum": dim_max,
-    "minimum": dim_min,
-    "logical_not": lambda a: compare("==", a, 0),
+    "floor_divide": dims.floor_div,
+    "remainder": dims.mod,
+    "maximum": dims.dim_max,
+    "minimum": dims.dim_min,
+    "logical_not": lambda a: dims.compare("==", a, 0),
     **{
-        name: partial(compare, sign)
+        name: partial(dims.compare, sign)
         for name, sign in {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items()
     },
 }
@@ -138,7 +130,7 @@ def divide_rounding(a: TensorType, b: Value, *, rounding_mode: str | None = None
     """A division, and a rounding if a mode is given."""
     if rounding_mode is None:
         return elementwise(WORK["div"], a, b, result=float_result)
-    return elementwise(WORK["floor_divide"], a, b, fold=floor_div)
+    return elementwise(WORK["floor_divide"], a, b, fold=dims.floor_div)
 
 
 backward(*ROUNDING)(
@@ -173,27 +165,29 @@ def clamp(a: TensorType, min: Value = None, max: Value = None) -> Estimate:
 
 
 backward("aten.clamp", "aten.clip")(differentiate(WORK["clamp"], "a", "min", "max"))
-pointwise("clamp_min", fold=dim_max)
-pointwise("clamp_max", fold=dim_min)
+pointwise("clamp_min", fold=dims.dim_max)
+pointwise("clamp_max", fold=dims.dim_min)
 
 
 for _dialect in ("aten", "prims"):  # the result's type is promoted from the two choices alone
     _result = lambda _, *chosen: result_type(*chosen)  # noqa: E731
-    pointwise("where", operands="condition a b", result=_result, fold=where, dialect=_dialect)
+    pointwise("where", operands="condition a b", result=_result, fold=dims.where, dialect=_dialect)
 pointwise("masked_fill", operands="a mask value", result=lambda x, *_: x.dtype)
 
 
 @rule("aten.pow")
 def pow_(a: Value, exponent: Value) -> Estimate:
     """A function evaluation per element, or the products that a small constant exponent stands for."""
-    return elementwise(power(exponent), a, exponent)
+    return elementwise(power_work(exponent), a, exponent)
 
 
 @rule("aten.float_power")
 def float_power(a: Value, exponent: Value) -> Estimate:
     """As `pow`, in double precision."""
     is_complex = result_type(a, exponent).kind == "complex"
-    return elementwise(power(exponent), a, exponent, result=lambda *_: COMPLEX128 if is_complex else FLOAT64)
+    return elementwise(
+        power_work(exponent), a, exponent, result=lambda *_: COMPLEX128 if is_complex else FLOAT64
+    )
 
 
 rule("aten.square").derived(pow_, says="One multiplication per element.", order="a", exponent=2)
@@ -229,7 +223,7 @@ def equal(a: TensorType, b: TensorType) -> Estimate:
 @rule("aten.allclose")
 def allclose(a: TensorType, b: TensorType) -> Estimate:
     """|a - b| <= atol + rtol * |b| per element, reduced to one answer."""
-    n = prod(broadcast(a.shape, b.shape))
+    n = dims.prod(dims.broadcast(a.shape, b.shape))
     return Estimate((data_dependent("allclose"),), vector_flops=WORK["isclose"].flops * n, reads=(a, b))
 
 
@@ -287,9 +281,9 @@ def log_sigmoid_backward(grad: TensorType, a: TensorType, kept: TensorType) -> E
 @rule("aten.glu")
 def glu(a: TensorType, dim: int = -1) -> Estimate:
     """One half times the sigmoid of the other."""
-    place = axis(dim, a.rank)
-    meet(mod(a.shape[place], 2), 0, f"axis {dim} of {a} does not split into two equal halves")
-    out = a.like((*a.shape[:place], floor_div(a.shape[place], 2), *a.shape[place + 1 :]))
+    place = axis_of(dim, a.rank)
+    dims.meet(dims.mod(a.shape[place], 2), 0, f"axis {dim} of {a} does not split into two equal halves")
+    out = a.like((*a.shape[:place], dims.floor_div(a.shape[place], 2), *a.shape[place + 1 :]))
     return replace(elementwise(WORK["glu"], out), reads=(a,))
 
 
@@ -306,7 +300,7 @@ backward("aten.glu")(lambda call: glu_backward(call.out, call["a"]))
 def prelu(a: TensorType, weight: TensorType) -> Estimate:
     """One product and one choice per element."""
     channels = a.shape[1] if a.rank > 1 else 1
-    fits = not (differ(weight.numel, 1) and differ(weight.numel, channels)) and weight.rank < 2
+    fits = not (dims.differ(weight.numel, 1) and dims.differ(weight.numel, channels)) and weight.rank < 2
     require(fits, f"a weight of {shown(weight.shape)} does not fit {channels} channels")
     return replace(elementwise(WORK["prelu"], a), reads=(a, weight))
 

@@ -12,13 +12,11 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim, ceil_div, differ, floor_div, prod
-from graphflops.rules.elementwise import differentiate
+from graphflops.rules.elementwise import WORK, activation_named, differentiate
 from graphflops.rules.matmul import add_product, flops_of, grouped_mm, linear, matmul_into
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import backward, require, rule
 from graphflops.rules.shapes import Tensors, only_result, shown
-from graphflops.rules.work import WORK
-from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import BFLOAT16, FLOAT4_PAIR, FLOAT32, INT8, INT32, UINT8, DType, TensorType, flat
 
 KIND = "quantisation"
@@ -148,10 +146,7 @@ def scaled_grouped_mm(of: Operands, *, out_dtype: DType | None = None) -> Estima
 def _scaled(
     product: Estimate, scales: Tensors, bias: TensorType | None = None, scale_result: TensorType | None = None
 ) -> Estimate:
-    """The product, and one operation per result for each of: operand scales, bias, result scale.
-
-    An operand of pairs of numbers shows half as many columns as are multiplied.
-    """
+    """The product, and one operation per result for each scale and the bias; pairs of numbers show half the columns."""
     factor = product.reads[0]
     pairs = 2 if isinstance(factor, TensorType) and factor.dtype is FLOAT4_PAIR else 1
     vector = only_result(product).numel * (2 + (bias is not None) + (scale_result is not None))
@@ -204,14 +199,12 @@ def pack_dynamic_int4(weight: TensorType, scales_zeros: TensorType, bias: Tensor
     return Estimate((weight.like((size,), FLOAT32),), reads=(weight, scales_zeros, bias))
 
 
-@rule("aten._dyn_quant_matmul_4bit")
-def dynamic_int4_mm(
-    x: TensorType, packed: TensorType, block_size: Dim, in_features: Dim, out_features: Dim
-) -> Estimate:
+@rule("aten._dyn_quant_matmul_4bit").takes("x packed block_size= in_features= out_features=")
+def dynamic_int4_mm(of: Operands) -> Estimate:
     """Rows are quantized first; each block's integer sum is scaled and added to the result."""
-    product = weight_only(x, out_features, 0, packed)
-    blocks = floor_div(in_features, block_size)
-    vector = (MIN_MAX + QUANTIZE) * x.numel + 2 * blocks * only_result(product).numel
+    product = weight_only(of.x, of.out_features, 0, of.packed)
+    blocks = floor_div(of.in_features, of.block_size)
+    vector = (MIN_MAX + QUANTIZE) * of.x.numel + 2 * blocks * only_result(product).numel
     return replace(product, vector_flops=vector, matrix_dtype=INT8)
 
 
@@ -222,14 +215,14 @@ def mixed_dtypes_linear(of: Operands, *, activation: str | None = None) -> Estim
     return _with_epilogue(product, 1 + (of.bias is not None), activation)
 
 
-@rule("aten.fbgemm_linear_int8_weight", "aten.fbgemm_linear_int8_weight_fp32_activation")
-def fbgemm_linear_int8(
-    x: TensorType, weight: TensorType, packed: TensorType, col_offsets: TensorType, *, bias: TensorType
-) -> Estimate:
+@rule("aten.fbgemm_linear_int8_weight", "aten.fbgemm_linear_int8_weight_fp32_activation").takes(
+    "x weight packed col_offsets * bias"
+)
+def fbgemm_linear_int8(of: Operands) -> Estimate:
     """Rows are quantized first; each result is scaled and its bias added."""
-    product, reads = linear(x, weight, bias), (x, packed, col_offsets, bias)
-    vector = (MIN_MAX + QUANTIZE) * x.numel + 2 * only_result(product).numel
-    return replace(product, vector_flops=vector, reads=reads, matrix_dtype=INT8)
+    product = linear(of.x, of.weight, of.bias)
+    vector = (MIN_MAX + QUANTIZE) * of.x.numel + 2 * only_result(product).numel
+    return replace(product, vector_flops=vector, reads=of.but("weight"), matrix_dtype=INT8)
 
 
 # Pruned weights: only stored weights are multiplied, half of 2:4 sparse ones.

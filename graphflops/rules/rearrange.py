@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate, copied, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, floor_div, meet, mod, prod, total
-from graphflops.rules import parts
+from graphflops.rules import parts, shapes
 from graphflops.rules.operands import Operands
 from graphflops.rules.parts import copied_back
 from graphflops.rules.reduce import operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Shape, axes, axis, have_shape, kept_by_slice, replaced, shown, tensors_of
+from graphflops.rules.shapes import Shape, axes, axis_of, replaced, shown, tensors_of
 from graphflops.tensor import INT64, DType, TensorType
 
 KIND = "movement"
@@ -147,7 +147,7 @@ def repeat_interleave(x: TensorType, repeats: Dim, dim: int | None = None) -> Es
     """Every element of an axis, or of the flattened tensor, repeated in place."""
     if dim is None:
         return Estimate((x.like((x.numel * repeats,)),), reads=(x,))
-    place = axis(dim, x.rank)
+    place = axis_of(dim, x.rank)
     return Estimate((x.like(replaced(x.shape, place, x.shape[place] * repeats)),), reads=(x,))
 
 
@@ -157,7 +157,7 @@ def repeat_interleave_each(
 ) -> Estimate:
     """Every element of an axis, or of the flattened tensor, repeated a data-dependent number of times."""
     flat = x.like((x.numel,)) if dim is None else x
-    place = axis(dim or 0, flat.rank)
+    place = axis_of(dim or 0, flat.rank)
     length = _repeated(repeats, output_size, 1 if repeats.numel != 1 else flat.shape[place])
     return Estimate((flat.like(replaced(flat.shape, place, length)),), reads=(x, repeats))
 
@@ -183,7 +183,7 @@ def _repeated(repeats: TensorType, output_size: Dim | None, each: Dim) -> Dim:
 def flip(x: TensorType, *, dims: int | Sequence[int] | None = ()) -> Estimate:
     """A copy whose elements move along axes: rolled, along one any number of times, or in reverse order."""
     for each in (dims,) if isinstance(dims, int) else dims or ():
-        axis(each, x.rank)
+        axis_of(each, x.rank)
     return copied(x)
 
 
@@ -221,7 +221,7 @@ def diag_embed(x: TensorType, offset: int = 0, dim1: int = -2, dim2: int = -1) -
     *batch, length = x.shape
     side = length + abs(offset)
     shape: list[Dim] = list(batch)
-    for place in sorted((axis(dim1, x.rank + 1), axis(dim2, x.rank + 1))):
+    for place in sorted((axis_of(dim1, x.rank + 1), axis_of(dim2, x.rank + 1))):
         shape.insert(place, side)
     return Estimate((x.like(shape),), reads=(x,))
 
@@ -245,7 +245,8 @@ def diag(x: TensorType, diagonal: int = 0) -> Estimate:
 def overwritten(x: TensorType, src: TensorType, part: TensorType) -> Estimate:
     """A copy of the tensor with a part replaced by a source of the part's shape."""
     require(
-        have_shape(part.shape, src), f"{shown(src.shape)} does not fit a part of shape {shown(part.shape)}"
+        shapes.have_shape(part.shape, src),
+        f"{shown(src.shape)} does not fit a part of shape {shown(part.shape)}",
     )
     return Estimate((x.like(),), reads=(x, src))
 
@@ -254,8 +255,8 @@ def overwritten(x: TensorType, src: TensorType, part: TensorType) -> Estimate:
 def slice_scatter(of: Operands) -> Estimate:
     """A copy with a range of an axis replaced."""
     x, src, dim, start, end, step = of
-    place = axis(0 if dim is None else dim, x.rank)
-    kept = kept_by_slice(x.shape[place], start, end, 1 if step is None else step)
+    place = axis_of(0 if dim is None else dim, x.rank)
+    kept = shapes.kept_by_slice(x.shape[place], start, end, 1 if step is None else step)
     return overwritten(x, src, x.view(replaced(x.shape, place, kept)))
 
 

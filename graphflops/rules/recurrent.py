@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, differ, meet, prod, total
 from graphflops.rules.creation import DROPOUT
+from graphflops.rules.elementwise import WORK, Work, first_gradient
 from graphflops.rules.matmul import flops_of
 from graphflops.rules.operands import Derived, Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Tensors, have_shape, shown, tensors_of, where_wanted
-from graphflops.rules.work import WORK, Work, first_gradient
 from graphflops.tensor import FLOAT32, INT8, UINT8, TensorType
 
 KIND = "recurrent"
@@ -143,10 +143,7 @@ def states_of(hx: TensorType | Tensors) -> Tensors:
 
 
 def check_sizes(cell: Cell, states: Tensors, layers: list[Layer], directions: int) -> None:
-    """Refuse states and weights that do not fit these layers.
-
-    States have an entry for each layer and direction, as wide as its results; LSTM cells are as wide as their hidden units.
-    """
+    """Refuse states, of an entry for each layer and direction as wide as its results, and weights that do not fit."""
     hidden, project = layers[0].hidden(cell), layers[0].project
     width = hidden if project is None else project.shape[0]
     widths = (width, hidden)[: 2 if cell is LSTM else 1]
@@ -251,10 +248,13 @@ def gates(cell: Cell, state: TensorType, bias: TensorType | None) -> Estimate:
     return Estimate((), 0, state.numel * (cell.vector + biased), state.numel * cell.transcendentals)
 
 
-def gates_back(cell: Cell, state: TensorType, has_bias: bool) -> Estimate:
-    """Vector work of one step's gates backward, and the sum that is both biases' gradient."""
+def gates_back(
+    cell: Cell, state: TensorType, gate: TensorType, has_bias: bool, reads: tuple[TensorType | None, ...]
+) -> Estimate:
+    """The gradients of one step's gates and state, and the sum that is both biases' gradient."""
     per_unit = cell.vector_back + (cell.gates if has_bias else 0)
-    return Estimate((), 0, state.numel * per_unit, state.numel * cell.transcendentals_back)
+    out = (gate.like(), state.like(), gate.like(gate.shape[-1:]) if has_bias else None)
+    return Estimate(out, 0, state.numel * per_unit, state.numel * cell.transcendentals_back, reads=reads)
 
 
 @takes("input_gates hidden_gates state input_bias? hidden_bias?")
@@ -275,9 +275,7 @@ for _name, _cell in (("lstm", LSTM), ("gru", GRU)):
 )
 def fused_lstm_cell_backward_impl(of: Operands, *, has_bias: bool) -> Estimate:
     """Gradients of the gates, the cell state and the bias."""
-    gate = of.workspace.like()
-    bias = gate.like(gate.shape[-1:]) if has_bias else None
-    return replace(gates_back(LSTM, of.cx, has_bias), out=(gate, of.cx.like(), bias), reads=(*of,))
+    return gates_back(LSTM, of.cx, of.workspace, has_bias, (*of,))
 
 
 def with_shared_gradients(grads: Estimate) -> Estimate:
@@ -293,11 +291,9 @@ rule("aten._thnn_fused_lstm_cell_backward")(fused_lstm_cell_backward)
 @rule("aten._thnn_fused_gru_cell_backward", kind="elementwise")
 def fused_gru_cell_backward(grad_hy: TensorType, workspace: TensorType, has_bias: bool) -> Estimate:
     """Gradients of both products' gates, the state and the biases."""
-    *rows, hidden = grad_hy.shape
-    gate = grad_hy.like((*rows, GRU.gates * hidden))
-    bias = grad_hy.like((GRU.gates * hidden,)) if has_bias else None
-    work = gates_back(GRU, grad_hy, has_bias)
-    return replace(work, out=(gate, gate, grad_hy.like(), bias, bias), reads=(grad_hy, workspace))
+    gates = grad_hy.like((*grad_hy.shape[:-1], GRU.gates * grad_hy.shape[-1]))
+    grads = gates_back(GRU, grad_hy, gates, has_bias, (grad_hy, workspace))
+    return replace(with_shared_gradients(grads), writes=None)
 
 
 @rule("aten._thnn_differentiable_lstm_cell_backward", kind="elementwise").takes(

@@ -7,6 +7,7 @@ maximum 1, sum 1, two subtractions 2, an exponential, and a logarithm per row. A
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -16,7 +17,7 @@ from graphflops.dims import Dim, Expr, dim_max, dim_min, prod, same, total
 from graphflops.rules.elementwise import DEFAULT_FLOAT, real_of
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import Backward, ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Axes, Shape, Tensors, axis, only_result, reduced, tensors_of
+from graphflops.rules.shapes import Axes, Shape, Tensors, axis_of, only_result, reduced, tensors_of
 from graphflops.tensor import BOOL, FLOAT32, INT64, UINT8, UINT64, DType, TensorType
 
 KIND = "reduction"
@@ -65,16 +66,6 @@ def indexed(estimate: Estimate) -> Estimate:
     return replace(estimate, out=(values, values.like(dtype=INT64)))
 
 
-def largest(values: Iterable[Dim]) -> Dim:
-    """The largest of known contents."""
-    return dim_max(*values)
-
-
-def smallest(values: Iterable[Dim]) -> Dim:
-    """The smallest of known contents."""
-    return dim_min(*values)
-
-
 def truths(dtype: DType) -> DType:
     """The type of truth values: bool, or uint8 if the operand is uint8."""
     return UINT8 if dtype == UINT8 else BOOL
@@ -89,8 +80,8 @@ for _names, _says, _given in (
         "A comparison, a selection, an addition and a count per element, a division per result.",
         {"each": 4, "final": 1},
     ),
-    ("amax", "One comparison per element.", {"fold": largest}),
-    ("amin", "One comparison per element.", {"fold": smallest}),
+    ("amax", "One comparison per element.", {"fold": lambda values: dim_max(*values)}),
+    ("amin", "One comparison per element.", {"fold": lambda values: dim_min(*values)}),
     ("argmax argmin", "One comparison per element.", {"result": lambda _: INT64}),
     ("all any", "One logical operation per element.", {"result": truths}),
     ("_is_all_true _is_any_true", "One logical operation per element.", {"result": truths}),
@@ -114,8 +105,8 @@ def extreme(x: TensorType, dim: int | None = None, keepdim: bool = False, *, fol
     return reduction(x, fold=fold) if dim is None else indexed(reduction(x, dim, keepdim))
 
 
-rule("aten.max").derived(extreme, fold=largest)
-rule("aten.min").derived(extreme, fold=smallest)
+rule("aten.max").derived(extreme, fold=lambda values: dim_max(*values))
+rule("aten.min").derived(extreme, fold=lambda values: dim_min(*values))
 
 
 @rule("aten._aminmax", "aten.aminmax")
@@ -133,17 +124,11 @@ def any_along(x: TensorType, dim: Axes = None, keepdim: bool = False) -> Estimat
     return reduction(x, dim, keepdim, result=truths)
 
 
-def spread(
-    x: TensorType,
-    *,
-    dim: Axes = None,
-    keepdim: bool = False,
-    output_dtype: DType | None = None,
-    root: bool = False,
-    with_mean: bool = False,
-) -> Estimate:
+@takes("x * dim? keepdim? output_dtype?")
+def spread(of: Operands, *, root: bool = False, with_mean: bool = False) -> Estimate:
     """The mean, then the squared distances: four operations per element, two divisions per result."""
-    out = x.like(reduced(x.shape, dim, keepdim), output_dtype or real_of(x.dtype))
+    x, dim, keepdim, dtype = of
+    out = x.like(reduced(x.shape, dim, bool(keepdim)), dtype or real_of(x.dtype))
     return Estimate(
         (out, out.like(dtype=x.dtype)) if with_mean else (out,),
         vector_flops=parts(x) * (4 * x.numel + 2 * out.numel),
@@ -242,15 +227,10 @@ LOG_SOFTMAX_GRADIENT = 3  # sum 1, multiply 1, subtract 1; and an exponential
 def softmax_along(of: Operands, *, per_element: int = SOFTMAX) -> Estimate:
     """Maximum, difference, exponential, sum and division; the axis need only exist."""
     x, dim, dtype, mask = of
-    axis(-1 if dim is None else dim, x.rank)
+    axis_of(-1 if dim is None else dim, x.rank)
     out = x.like(dtype=dtype)
     work = (per_element + (out.dtype != x.dtype)) * x.numel
     return Estimate((out,), vector_flops=work, transcendentals=x.numel, reads=(x, mask))
-
-
-def rows(x: TensorType, dim: int) -> Dim:
-    """The number of rows along that axis."""
-    return x.like(reduced(x.shape, dim)).numel
 
 
 rule("aten.softmax", "aten.special_softmax")(softmax_along)
@@ -268,7 +248,8 @@ def core_softmax(x: TensorType, dim: int, half_to_float: bool) -> Estimate:
 def log_softmax(x: TensorType, dim: int, dtype: DType | bool | None = None) -> Estimate:
     """Maximum, difference, exponential, sum and difference per element, a logarithm per row."""
     wanted = (FLOAT32 if dtype else None) if isinstance(dtype, bool) else dtype
-    return softmax_along(x, dim, wanted, per_element=LOG_SOFTMAX).plus(transcendentals=rows(x, dim))
+    rows = prod(reduced(x.shape, dim))
+    return softmax_along(x, dim, wanted, per_element=LOG_SOFTMAX).plus(transcendentals=rows)
 
 
 @takes("grad_output output mask? * input_dtype?")
@@ -288,15 +269,10 @@ rule("aten._log_softmax_backward_data").derived(gradient, order="grad_output out
 rule("aten._masked_softmax_backward").derived(gradient, per_element=SOFTMAX_GRADIENT + 1)
 
 
-def _of_forward(**given: Any) -> Backward:
-    """The backward rule of a softmax, from its result."""
-
-    def priced(call: ForwardCall) -> Estimate:
-        out = call.out
-        return gradient(out.like(), out, input_dtype=call["x"].dtype, **given)
-
-    return priced
+@backward("aten.softmax special_softmax _softmax _safe_softmax _masked_softmax")
+def softmax_gradient(call: ForwardCall, **given: Any) -> Estimate:
+    """As the backward operator, from the result."""
+    return gradient(call.out.like(), call.out, input_dtype=call["x"].dtype, **given)
 
 
-backward("aten.softmax special_softmax _softmax _safe_softmax _masked_softmax")(_of_forward())
-backward("aten.log_softmax", "aten.special_log_softmax", "aten._log_softmax")(_of_forward(**_LOG))
+backward("aten.log_softmax special_log_softmax _log_softmax")(partial(softmax_gradient, **_LOG))

@@ -12,11 +12,10 @@ from graphflops.base.record import Record
 from graphflops.cost import Estimate
 from graphflops.dims import differ
 from graphflops.errors import RuleError, ShapeError, shown
-from graphflops.ops import Kind, index, operator
-from graphflops.ops.index import Home
-from graphflops.ops.onnx_attributes import attributes
+from graphflops.ops import Kind, operator
+from graphflops.ops.onnx_operands import attributes
 from graphflops.ops.operator import means, orders
-from graphflops.ops.table import KINDS
+from graphflops.ops.table import BACKWARDS, KINDS, RULES, STATED, Home
 from graphflops.rules.operands import Derived, Signature, Taking
 from graphflops.tensor import TensorType
 
@@ -168,9 +167,9 @@ class Registration(Record, frozen=True):
     def __call__(self, function: Function) -> Function:
         for key in _each(self.keys):
             rule = Rule(key, function, self.product, self.rankless, self.home, self.kind)
-            _add(rule, _rules, index.RULES, "rule")
-            if key not in index.RULES and self.kind != index.STATED.get(key, "other"):
-                index.STATED[key] = self.kind
+            _add(rule, _rules, RULES, "rule")
+            if key not in RULES and self.kind != STATED.get(key, "other"):
+                STATED[key] = self.kind
                 operator.cache_clear()
         return function
 
@@ -204,7 +203,7 @@ def backward(*keys: str) -> Callable[[Backward], Backward]:
 
     def register(function: Backward) -> Backward:
         for key in _each(keys):
-            _add(Rule(key, function, home=home), _backwards, index.BACKWARDS, "backward rule")
+            _add(Rule(key, function, home=home), _backwards, BACKWARDS, "backward rule")
         return function
 
     return register
@@ -222,15 +221,15 @@ def find(op: str) -> Rule | None:
     Rules of installed packages (entry points of the group `graphflops.rules`, each naming a module that registers rules
     when imported) are loaded at the first operator that is not found: searching for them takes longer than most analyses.
     """
-    found = _lookup(_rules, index.RULES, op)
+    found = _lookup(_rules, RULES, op)
     if found is None and _load_installed():
-        found = _lookup(_rules, index.RULES, op)
+        found = _lookup(_rules, RULES, op)
     return found
 
 
 def find_backward(op: str) -> RuleFunction | None:
     """The operator's own backward rule; None if the default applies."""
-    return found.function if (found := _lookup(_backwards, index.BACKWARDS, op)) else None
+    return found.function if (found := _lookup(_backwards, BACKWARDS, op)) else None
 
 
 def known() -> Iterator[Rule]:

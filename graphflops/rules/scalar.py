@@ -7,27 +7,12 @@ import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from graphflops import dims
 from graphflops.cost import Estimate, Value, data_dependent, free
-from graphflops.dims import (
-    Expr,
-    arguments,
-    at_least,
-    call,
-    compare,
-    differ,
-    dim_max,
-    dim_min,
-    floor_div,
-    meet,
-    mod,
-    prod,
-    same,
-    total,
-    where,
-)
+from graphflops.dims import Expr
 from graphflops.dims.atoms import FUNCTIONS, MAX_POWER_BITS
 from graphflops.rules.registry import rule
-from graphflops.rules.shapes import Shape, axis, divided, remainder_of_dividend
+from graphflops.rules.shapes import Shape, axis_of, divided, remainder_of_dividend
 from graphflops.tensor import TensorType
 
 Function = Callable[..., Value]
@@ -68,37 +53,41 @@ def _power(a: float, b: float) -> float:
 _CIRCULAR = ("sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan")
 _FUNCTIONS: tuple[tuple[str, Function, Function], ...] = (
     ("math.trunc torch.sym_int builtins.int", int, lambda a: divided(a, 1)),
-    ("math.floor", math.floor, lambda a: floor_div(a, 1)),
-    ("math.ceil", math.ceil, lambda a: -floor_div(-a, 1)),
+    ("math.floor", math.floor, lambda a: dims.floor_div(a, 1)),
+    ("math.ceil", math.ceil, lambda a: -dims.floor_div(-a, 1)),
     ("torch.sym_float builtins.float", float, lambda a: a),
-    ("builtins.round", round, lambda a: call("round", a)),
+    ("builtins.round", round, lambda a: dims.call("round", a)),
     ("_operator.neg", operator.neg, operator.neg),
     ("_operator.pos", operator.pos, operator.pos),
-    ("_operator.abs builtins.abs math.fabs", abs, lambda a: a if at_least(a, 0) else dim_max(a, -a)),
-    ("torch.sym_not _operator.not_", operator.not_, lambda a: compare("==", a, 0)),
-    ("_operator.truth builtins.bool", bool, lambda a: compare("!=", a, 0)),
+    (
+        "_operator.abs builtins.abs math.fabs",
+        abs,
+        lambda a: a if dims.at_least(a, 0) else dims.dim_max(a, -a),
+    ),
+    ("torch.sym_not _operator.not_", operator.not_, lambda a: dims.compare("==", a, 0)),
+    ("_operator.truth builtins.bool", bool, lambda a: dims.compare("!=", a, 0)),
     *(
-        (f"math.{name} torch.sym_{name} torch._sym_{name}", getattr(math, name), partial(call, name))
+        (f"math.{name} torch.sym_{name} torch._sym_{name}", getattr(math, name), partial(dims.call, name))
         for name in ("sqrt", "log", "log2", "exp", *_CIRCULAR)
     ),
     ("_operator.add", operator.add, operator.add),
     ("_operator.sub", operator.sub, operator.sub),
     ("_operator.mul", operator.mul, operator.mul),
-    ("_operator.floordiv", operator.floordiv, floor_div),
-    ("_operator.mod", operator.mod, mod),
+    ("_operator.floordiv", operator.floordiv, dims.floor_div),
+    ("_operator.mod", operator.mod, dims.mod),
     ("math.fmod", math.fmod, remainder_of_dividend),
-    ("_operator.truediv", operator.truediv, partial(call, "truediv")),
+    ("_operator.truediv", operator.truediv, partial(dims.call, "truediv")),
     ("_operator.pow", _power, operator.pow),
     ("math.pow", math.pow, operator.pow),
-    ("_operator.and_", operator.and_, partial(call, "bitwise_and")),
-    ("_operator.or_", operator.or_, partial(call, "bitwise_or")),
-    ("_operator.xor", operator.xor, partial(call, "bitwise_xor")),
-    ("_operator.lshift", FUNCTIONS["lshift"], partial(call, "lshift")),
-    ("_operator.rshift", operator.rshift, partial(call, "rshift")),
-    ("torch.sym_max builtins.max", max, dim_max),
-    ("torch.sym_min builtins.min", min, dim_min),
+    ("_operator.and_", operator.and_, partial(dims.call, "bitwise_and")),
+    ("_operator.or_", operator.or_, partial(dims.call, "bitwise_or")),
+    ("_operator.xor", operator.xor, partial(dims.call, "bitwise_xor")),
+    ("_operator.lshift", FUNCTIONS["lshift"], partial(dims.call, "lshift")),
+    ("_operator.rshift", operator.rshift, partial(dims.call, "rshift")),
+    ("torch.sym_max builtins.max", max, dims.dim_max),
+    ("torch.sym_min builtins.min", min, dims.dim_min),
     *(
-        (f"_operator.{name}", getattr(operator, name), partial(compare, sign))
+        (f"_operator.{name}", getattr(operator, name), partial(dims.compare, sign))
         for name, sign in {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items()
     ),
 )
@@ -109,13 +98,13 @@ for _keys, _exact, _symbolic in _FUNCTIONS:
 @rule("torch.sym_ite")
 def choose(b: Value, t: Value, f: Value) -> Estimate:
     """One of two numbers."""
-    return applied(b, t, f, exact=lambda b, t, f: t if b else f, symbolic=where)
+    return applied(b, t, f, exact=lambda b, t, f: t if b else f, symbolic=dims.where)
 
 
 @rule("torch.sym_sum")
 def sym_sum(args: Sequence[Value]) -> Estimate:
     """A sum of any number of sizes."""
-    return applied(*args, exact=lambda *terms: sum(terms), symbolic=lambda *terms: total(terms))
+    return applied(*args, exact=lambda *terms: sum(terms), symbolic=lambda *terms: dims.total(terms))
 
 
 @rule("_operator.getitem")
@@ -124,18 +113,15 @@ def getitem(a: Sequence[Value], b: int) -> Estimate:
     return free(a[b])
 
 
-def strides(x: TensorType) -> Shape:
-    """Steps in memory from one position of each axis to the next, in a tensor without gaps."""
-    return tuple(prod(x.shape[place + 1 :]) for place in range(x.rank))
-
-
 def _along(x: TensorType, dim: int | None = None, *, of: Callable[[TensorType], Shape]) -> Estimate:
     """The length of an axis, or its stride as if the tensor had no gaps; those of all axes if none is named."""
-    return number(*of(x)) if dim is None else number(of(x)[axis(dim, x.rank)])
+    return number(*of(x)) if dim is None else number(of(x)[axis_of(dim, x.rank)])
 
 
 rule("aten.sym_size", "aten.size").derived(_along, of=lambda x: x.shape)
-rule("aten.sym_stride", "aten.stride").derived(_along, of=strides)
+rule("aten.sym_stride", "aten.stride").derived(
+    _along, of=lambda x: tuple(dims.prod(x.shape[at + 1 :]) for at in range(x.rank))
+)
 
 
 # Answered by the type; questions about memory are answered for a contiguous tensor.
@@ -173,9 +159,9 @@ def about_types(*unused: Value) -> Estimate:
 @rule("aten.is_same_size")
 def is_same_size(a: TensorType, b: TensorType) -> Estimate:
     """True if two shapes are equal; no value if that depends on unknown sizes."""
-    if a.rank != b.rank or any(map(differ, a.shape, b.shape)):
+    if a.rank != b.rank or any(map(dims.differ, a.shape, b.shape)):
         return number(False)
-    return number(True if all(map(same, a.shape, b.shape)) else None)
+    return number(True if all(map(dims.same, a.shape, b.shape)) else None)
 
 
 @rule("aten.item _local_scalar_dense", "prims.item")
@@ -202,8 +188,8 @@ def assert_scalar(x: Value) -> Estimate:
     """Nothing; sizes that it asserts to be equal are."""
     atom = x.as_atom() if isinstance(x, Expr) else None
     if atom is not None and atom.kind == "==":
-        a, b = arguments(atom)
-        meet(a, b)
+        a, b = dims.arguments(atom)
+        dims.meet(a, b)
     return free(alias=False)
 
 
@@ -217,9 +203,6 @@ def assert_async(x: TensorType) -> Estimate:
 def functional_assert_async(x: TensorType, *, dep_token: TensorType) -> Estimate:
     """Reads the only element."""
     return Estimate((dep_token,), reads=(x,), writes=())
-
-
-# Hints for profilers, debuggers and the caching allocator.
 
 
 @rule(

@@ -125,11 +125,6 @@ def clamped(bound: Dim, length: Dim, lowest: Dim, highest: Dim) -> Dim:
     return larger(smaller(if_negative(bound, bound + length, bound), highest), lowest)
 
 
-def start_of_slice(length: Dim, start: Dim, step: int) -> Dim:
-    """The first position that a slice keeps, if it keeps one."""
-    return clamped(start, length, 0, length if step > 0 else length - 1)
-
-
 MAX_ELEMENTS = 1024  # a larger tensor is data, not a shape
 _WIDE = 32  # bits of a signed type that every size fits into
 
@@ -182,7 +177,6 @@ def combine(fold: Fold, shape: Sequence[Dim], operands: Sequence[Value]) -> Cont
 
 
 def _is_whole(value: object) -> bool:
-    """True if the contents are known and all integers."""
     return all(map(_is_whole, value)) if isinstance(value, tuple) else isinstance(value, (int, Expr))
 
 
@@ -205,7 +199,7 @@ def aligned(
     return tuple(rows)
 
 
-def axis(dim: int, rank: int) -> int:
+def axis_of(dim: int, rank: int) -> int:
     """The axis counted from the front; raises ShapeError if a tensor of that rank has no such axis."""
     span = max(rank, 1)
     require(isinstance(dim, int), f"{dim!r} is not an axis")
@@ -217,7 +211,7 @@ def axes(dims: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
     """Each axis counted from the front, in the given order; None means all axes. None may be named twice."""
     if dims is None:
         return tuple(range(rank))
-    found = tuple(axis(dim, rank) for dim in ((dims,) if isinstance(dims, int) else dims))
+    found = tuple(axis_of(dim, rank) for dim in ((dims,) if isinstance(dims, int) else dims))
     require(len({*found}) == len(found), f"{shown(found)} names an axis twice")
     return found
 
@@ -381,7 +375,7 @@ def end_to_end(tensors: Sequence[TensorType], dim: int) -> Shape:
     require(bool(tensors), "there is nothing to join")
     shape = tensors[0].shape
     require(bool(shape), "numbers have no axis to be joined along")
-    place = axis(dim, len(shape))
+    place = axis_of(dim, len(shape))
     for x in tensors[1:]:
         require(x.rank == len(shape), f"{shown(shape)} and {shown(x.shape)} do not have equally many axes")
         pairs = enumerate(zip(shape, x.shape, strict=True))

@@ -7,7 +7,7 @@ elements that are not stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -16,6 +16,7 @@ from graphflops.dims import Dim, broadcast, prod, total
 from graphflops.errors import ShapeError
 from graphflops.rules.elementwise import DEFAULT_FLOAT, result_type
 from graphflops.rules.matmul import Number, add_product, flops_of
+from graphflops.rules.operands import Operands
 from graphflops.rules.reduce import SOFTMAX
 from graphflops.rules.registry import find, rule
 from graphflops.rules.shapes import Shape, Tensors, axes, reduced, results
@@ -64,8 +65,6 @@ _PLACES = {
     "bsc": "ccol_row",
     "compressed": "comp_plain",
 }
-
-# Construction from elements, and access to them.
 
 
 @rule(
@@ -180,16 +179,11 @@ def add(a: TensorType, b: TensorType, *, alpha: Number = 1) -> Estimate:
     return Estimate((storing(out, count) if len(counts) == 2 else out,), vector_flops=count, reads=(a, b))
 
 
-@rule(*both("aten._sparse_sum"), "sparse.aten.sum")
-def sparse_sum(
-    x: TensorType,
-    dim: int | Sequence[int] | None = None,
-    keepdim: bool = False,
-    *,
-    dtype: DType | None = None,
-) -> Estimate:
+@rule(*both("aten._sparse_sum"), "sparse.aten.sum").takes("x dim? * keepdim? dtype?")
+def sparse_sum(of: Operands) -> Estimate:
     """An addition per stored element; sums along some axes are stored like the elements, at most as many."""
-    out = x.like(reduced(x.shape, None if dim == () else dim, keepdim), dtype)
+    x, dim, keepdim, dtype = of
+    out = x.like(reduced(x.shape, dim, bool(keepdim)), dtype)
     part = len(axes(None if dim == () else dim, x.rank)) < x.rank
     return Estimate((storing(out, stored(x)) if part else out,), vector_flops=stored(x), reads=(x,))
 
@@ -224,12 +218,10 @@ def sparse_mm(a: TensorType, b: TensorType) -> Estimate:
     return Estimate((out,), flops_of(stored(a) * prod(columns), a.dtype), reads=(a, b))
 
 
-@rule(*both("aten._sparse_addmm", "aten.sspaddmm"), "sparse.aten.addmm")
-def sparse_addmm(
-    base: TensorType, a: TensorType, b: TensorType, *, beta: Number = 1, alpha: Number = 1
-) -> Estimate:
+@rule(*both("aten._sparse_addmm", "aten.sspaddmm"), "sparse.aten.addmm").takes("base a b; beta=1 alpha=1")
+def sparse_addmm(of: Operands) -> Estimate:
     """As _sparse_mm, added to a matrix."""
-    return add_product(base, sparse_mm(a, b), beta, alpha)
+    return add_product(of.base, sparse_mm(of.a, of.b), of.beta, of.alpha)
 
 
 @rule(*both("aten._sparse_mm_reduce_impl"))
@@ -243,13 +235,11 @@ def sparse_mm_reduce_impl(a: TensorType, b: TensorType, reduce: str) -> Estimate
 rule(*both("aten._sparse_mm.reduce")).derived(sparse_mm_reduce_impl, results(0))
 
 
-@rule(*both("aten.sparse_sampled_addmm"))
-def sparse_sampled_addmm(
-    base: TensorType, a: TensorType, b: TensorType, *, beta: Number = 1, alpha: Number = 1
-) -> Estimate:
+@rule(*both("aten.sparse_sampled_addmm")).takes("base a b")
+def sparse_sampled_addmm(of: Operands) -> Estimate:
     """A dot product per stored element of the sparse operand."""
-    sampled = storing(base, stored(base))
-    matrix = flops_of(stored(base) * a.shape[-1], a.dtype)
+    base, a, b = of
+    sampled, matrix = storing(base, stored(base)), flops_of(stored(base) * a.shape[-1], a.dtype)
     return Estimate((sampled.like(),), matrix, 3 * stored(base), reads=(sampled, a, b), writes=(sampled,))
 
 

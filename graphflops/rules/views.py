@@ -12,24 +12,13 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, Expr, at_least, broadcast, differ, dim_min, floor_div, mod, prod, same, total
+from graphflops.rules import shapes
 from graphflops.rules.elementwise import complex_of, real_of
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import (
-    axes,
-    axis,
-    expanded,
-    overlapping,
-    replaced,
-    resolved,
-    same_elements,
-    shown,
-    tensors_of,
-)
+from graphflops.rules.shapes import axes, axis_of, expanded, replaced, same_elements
 from graphflops.tensor import DType, TensorType
 
 KIND = "view"
-
-# Other shapes of the same elements.
 
 
 def shape_of(size: Sequence[Dim] | TensorType) -> Sequence[Dim]:
@@ -42,7 +31,7 @@ def shape_of(size: Sequence[Dim] | TensorType) -> Sequence[Dim]:
 )
 def view(x: TensorType, size: Sequence[Dim] | TensorType) -> Estimate:
     """A view with another shape, which may be that of another tensor."""
-    return free(same_elements(x, resolved(x, shape_of(size))))
+    return free(same_elements(x, shapes.resolved(x, shape_of(size))))
 
 
 @rule("aten.view.dtype", "prims.view_of_dtype")
@@ -62,7 +51,7 @@ def view_dtype(x: TensorType, dtype: DType) -> Estimate:
 @rule("aten.flatten ravel", "prims.collapse collapse_view")
 def flatten(x: TensorType, start_dim: int = 0, end_dim: int = -1) -> Estimate:
     """A view with neighbouring axes merged."""
-    first, last = axis(start_dim, x.rank), axis(end_dim, x.rank)
+    first, last = axis_of(start_dim, x.rank), axis_of(end_dim, x.rank)
     require(first <= last, f"flatten from axis {start_dim} to axis {end_dim} goes backwards")
     return free(same_elements(x, (*x.shape[:first], prod(x.shape[first : last + 1]), *x.shape[last + 1 :])))
 
@@ -70,8 +59,8 @@ def flatten(x: TensorType, start_dim: int = 0, end_dim: int = -1) -> Estimate:
 @rule("aten.unflatten")
 def unflatten(x: TensorType, dim: int, sizes: Sequence[Dim]) -> Estimate:
     """A view with one axis split."""
-    place = axis(dim, x.rank)
-    return free(x.view(replaced(x.shape, place, *resolved(x.like((x.shape[place],)), sizes))))
+    place = axis_of(dim, x.rank)
+    return free(x.view(replaced(x.shape, place, *shapes.resolved(x.like((x.shape[place],)), sizes))))
 
 
 @rule("aten.squeeze", "aten.squeeze_", "prims.squeeze")
@@ -85,7 +74,7 @@ def squeeze(x: TensorType, dim: int | Sequence[int] | None = None) -> Estimate:
 @rule("aten.unsqueeze", "aten.unsqueeze_")
 def unsqueeze(x: TensorType, dim: int) -> Estimate:
     """A new axis of length one."""
-    place = axis(dim, x.rank + 1)
+    place = axis_of(dim, x.rank + 1)
     return free(same_elements(x, (*x.shape[:place], 1, *x.shape[place:])))
 
 
@@ -114,7 +103,9 @@ def view_as_real(x: TensorType) -> Estimate:
 @rule("aten.view_as_complex")
 def view_as_complex(x: TensorType) -> Estimate:
     """A view of pairs of real numbers as complex numbers."""
-    require(x.rank > 0 and not differ(x.shape[-1], 2), f"the last axis of {shown(x.shape)} holds no pairs")
+    require(
+        x.rank > 0 and not differ(x.shape[-1], 2), f"the last axis of {shapes.shown(x.shape)} holds no pairs"
+    )
     return free(x.view(x.shape[:-1], complex_of(x.dtype)))
 
 
@@ -128,14 +119,17 @@ def part(x: TensorType) -> Estimate:
 def permute(x: TensorType, dims: Sequence[int]) -> Estimate:
     """Axes in the order given."""
     order = axes(dims, x.rank)
-    require(len(order) == x.rank, f"{shown(dims)} is not a permutation of the axes of {shown(x.shape)}")
+    require(
+        len(order) == x.rank,
+        f"{shapes.shown(dims)} is not a permutation of the axes of {shapes.shown(x.shape)}",
+    )
     return free(x.view(x.shape[place] for place in order))
 
 
 @rule("aten.transpose swapaxes swapdims _mkldnn_transpose transpose_ swapaxes_ swapdims_ _mkldnn_transpose_")
 def transpose(x: TensorType, dim0: int, dim1: int) -> Estimate:
     """Two axes swapped."""
-    shape, a, b = list(x.shape), axis(dim0, x.rank), axis(dim1, x.rank)
+    shape, a, b = list(x.shape), axis_of(dim0, x.rank), axis_of(dim1, x.rank)
     if shape:
         shape[a], shape[b] = shape[b], shape[a]
     return free(x.view(shape))
@@ -144,7 +138,7 @@ def transpose(x: TensorType, dim0: int, dim1: int) -> Estimate:
 @rule("aten.t", "aten.t_", "aten.matrix_H")
 def transpose_matrix(x: TensorType, *, refused: Sequence[int] = range(3, 256)) -> Estimate:
     """The last two axes swapped, if there are two."""
-    require(x.rank not in refused, f"{shown(x.shape)} is no matrix")
+    require(x.rank not in refused, f"{shapes.shown(x.shape)} is no matrix")
     return free(x.view((*x.shape[:-2], *x.shape[:-3:-1])))
 
 
@@ -191,15 +185,12 @@ def meshgrid(tensors: Sequence[TensorType], *, indexing: str = "ij") -> Estimate
 
 @rule("aten.as_strided", "aten.as_strided_", "prims.as_strided")
 def as_strided(x: TensorType, size: Sequence[Dim], stride: Sequence[Dim]) -> Estimate:
-    """A view with any strides over the memory of a tensor, which may show a part of it only.
-
-    It holds no more elements than lie from its first to its last, and than it has places along axes that do not repeat.
-    """
+    """A view of no more elements than lie from its first to its last, and than it has places along axes that step."""
     require(len(size) == len(stride), f"{len(size)} sizes with {len(stride)} strides")
     require(all(not isinstance(each, int) or each >= 0 for each in stride), f"a negative stride: {stride}")
     span = total((each - 1) * step for each, step in zip(size, stride, strict=True)) + 1
     places = prod(each for each, step in zip(size, stride, strict=True) if step != 0)
-    return free(overlapping(replace(x, shape=(dim_min(span, places),), stored=None), size))
+    return free(shapes.overlapping(replace(x, shape=(dim_min(span, places),), stored=None), size))
 
 
 @rule("prims.broadcast_in_dim")
@@ -219,12 +210,12 @@ def split_dim(a: TensorType, dim: int, outer_length: Dim) -> Estimate:
 def unfold(x: TensorType, dim: int, size: Dim, step: Dim) -> Estimate:
     """Every window of an axis, the positions inside a window as a last axis."""
     if x.rank == 0:
-        return free(overlapping(x, (size,)))
-    place = axis(dim, x.rank)
+        return free(shapes.overlapping(x, (size,)))
+    place = axis_of(dim, x.rank)
     length = x.shape[place]
     require(not at_least(size, length + 1), f"a window of {size} does not fit {length} positions")
     windows = floor_div(x.shape[place] - size, step) + 1
-    return free(overlapping(x, (*replaced(x.shape, place, windows), size)))
+    return free(shapes.overlapping(x, (*replaced(x.shape, place, windows), size)))
 
 
 def at_least_1d(x: TensorType) -> TensorType:
@@ -246,7 +237,7 @@ def of_rank(
     tensors: TensorType | Sequence[TensorType], *, raised: Callable[[TensorType], TensorType]
 ) -> Estimate:
     """As many axes as the name says, or more."""
-    return free(*map(raised, tensors_of((tensors,) if isinstance(tensors, TensorType) else tensors)))
+    return free(*map(raised, shapes.tensors_of((tensors,) if isinstance(tensors, TensorType) else tensors)))
 
 
 for _rank, _raised in enumerate((at_least_1d, at_least_2d, at_least_3d), start=1):
@@ -271,7 +262,7 @@ def repeat_backward(call: ForwardCall) -> Estimate:
 @backward("aten.broadcast_tensors", "aten.meshgrid")
 def repeats_backward(call: ForwardCall) -> Estimate:
     """Sums the gradients of the repeats of each element, for the tensors that want a gradient."""
-    outs, tensors = tensors_of(call.estimate.out), tensors_of(call["tensors"])
+    outs, tensors = shapes.tensors_of(call.estimate.out), shapes.tensors_of(call["tensors"])
     wanted = [(x.like(), out.like()) for out, x in zip(outs, tensors, strict=True) if x.requires_grad]
     summed = [(x, grad) for x, grad in wanted if not same(grad.numel, x.numel)]
     reads, writes = tuple(grad for _, grad in summed), tuple(x for x, _ in summed)

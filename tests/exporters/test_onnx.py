@@ -14,7 +14,7 @@ from graphflops.dims import evaluate, parse_dim, symbol
 from graphflops.exporters import load
 from graphflops.exporters.onnx_sizes import Sizes
 from graphflops.graph import Ref
-from graphflops.ops import onnx_attributes as table
+from graphflops.ops import onnx_operands as table
 from graphflops.tensor import BOOL, INT64, SequenceType, TensorType
 from tests.exporters.onnx_files import HEAD, RELU, ZEROS, ops
 from tests.generated import onnx_attributes
@@ -59,7 +59,7 @@ def test_an_operator_bears_the_version_in_force(opset, op, read):
 def test_versions_are_those_of_the_onnx_package():
     if onnx.defs.onnx_opset_version() == table.NEWEST[""]:
         known = onnx_attributes().partition("\n\n")[0]
-        assert table.TABLE.read_text().partition("\n\n")[0] == known
+        assert table.ATTRIBUTES.read_text().partition("\n\n")[0] == known
     assert table.NEWEST_IR >= onnx.IR_VERSION or onnx.defs.onnx_opset_version() > table.NEWEST[""]
 
 

@@ -7,7 +7,7 @@ import random
 from functools import lru_cache
 from typing import Any
 
-from graphflops.ops import index, operator
+from graphflops.ops import operator, table
 from tests.exporters.build import call, meta, program, tensor
 from tests.fuzz.values import NUMBERS, TEXTS
 
@@ -24,7 +24,7 @@ _DTYPES = (7, 7, 7, 6, 5, 12, 13, 10, 1, 2, 29, 99)
 @lru_cache(maxsize=1)
 def operators() -> list[str]:
     """Names of all operators that have a rule, ONNX's left out."""
-    return [key for key in index.RULES if not key.startswith(("onnx.", "com.microsoft", "ai.onnx"))]
+    return [key for key in table.RULES if not key.startswith(("onnx.", "com.microsoft", "ai.onnx"))]
 
 
 def random_program(chance: random.Random) -> bytes:

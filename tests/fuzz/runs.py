@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from graphflops.errors import GraphflopsError
-from graphflops.ops import index
+from graphflops.ops import table
 from graphflops.runtime.machine import limit_process
 from graphflops.runtime.operators import resolve
 
@@ -49,7 +49,7 @@ VALUES = {
 def overloads() -> list[str]:
     """All overloads that graphflops prices and would run, but those that write to given results."""
     found = []
-    for key in index.RULES:
+    for key in table.RULES:
         packet = getattr(torch.ops.aten, key[5:].split(".")[0], None) if key.startswith("aten.") else None
         names = packet.overloads() if isinstance(packet, torch._ops.OpOverloadPacket) else []
         found += [f"aten.{packet.__name__}.{name}" for name in names if not name.endswith("out")]

@@ -19,7 +19,7 @@ from graphflops.kernels.convolution import Convolution, Layout
 from graphflops.kernels.cudnn import Problem
 from graphflops.kernels.kernel import Convolution as Sizes
 from graphflops.kernels.matrices import _WAYS
-from graphflops.rules.work import WORK
+from graphflops.rules.elementwise import WORK
 from graphflops.tensor import BFLOAT16, FLOAT32, TensorType
 from tests.one_call import g
 from tests.support import t

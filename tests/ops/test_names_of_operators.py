@@ -17,7 +17,7 @@ import pytest
 import graphflops
 from graphflops.ops.operator import ROWS
 from graphflops.ops.table import Kind
-from graphflops.rules.work import WORK
+from graphflops.rules.elementwise import WORK
 
 Compared = tuple[list[str], Callable[[str, str], bool]]  # words, and how a name is compared with one
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import graphflops
-from graphflops.ops import index
+from graphflops.ops import table
 from graphflops.ops.operator import ROWS, operator, spellings
 
 PACKAGE = Path(graphflops.__file__).parent
@@ -17,7 +17,7 @@ FILES = [
     for path in sorted(PACKAGE.rglob("*.py"))
     if path.relative_to(PACKAGE).parts[0] not in ("ops", "rules")
 ]
-SPELLINGS = {*spellings(), *index.RULES, *index.BACKWARDS}
+SPELLINGS = {*spellings(), *table.RULES, *table.BACKWARDS}
 CANONICAL = {row.name for row in ROWS}
 WORDS = {operator(key).word for key in SPELLINGS} | CANONICAL
 WORDS -= {"bool", "int", "float", "complex"}  # types of Python

@@ -9,9 +9,9 @@ import torch
 import torch._inductor.inductor_prims
 
 from graphflops.graph import Node, Ref
-from graphflops.ops import Kind, Op, index, operator
+from graphflops.ops import Kind, Op, operator
 from graphflops.ops.operator import ROWS, by_name, spellings
-from graphflops.ops.table import Fact
+from graphflops.ops.table import RULES, Fact
 from graphflops.rules import elementwise, registry
 
 
@@ -106,7 +106,7 @@ def test_arguments_have_one_name_in_every_dialect(op, args, kwargs, expected):
 
 def test_operators_of_the_table_have_rules():
     """What an analysis is told about an operator that is never priced would be dead."""
-    bases = set(index.RULES) | {key.rpartition(".")[0] for key in index.RULES}
+    bases = set(RULES) | {key.rpartition(".")[0] for key in RULES}
     unpriced = {key for key in spellings() if key not in bases and operator(key).base not in bases}
     # Score and mask functions hold these, and are evaluated, not priced.
     evaluated = {"_operator.iadd", "_operator.imul", "_operator.invert", "_operator.isub"}
@@ -215,7 +215,7 @@ def test_elementwise_rules_are_of_elementwise_operators():
 
 def test_few_operators_have_no_kind():
     """Their time is that of their traffic, whatever they do."""
-    without = [key for key in index.RULES if operator(key).kind == "other"]
+    without = [key for key in RULES if operator(key).kind == "other"]
     assert len(without) <= 100, without
 
 

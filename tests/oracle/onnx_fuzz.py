@@ -36,7 +36,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from graphflops import analyze
 from graphflops.errors import GraphflopsError
-from graphflops.ops.onnx_attributes import versions
+from graphflops.ops.onnx_operands import versions
 from graphflops.render import formats, render
 from graphflops.report import Report
 from tests.oracle import onnx_contrib, onnx_nodes

@@ -12,7 +12,7 @@ from itertools import islice
 
 import torch
 
-from graphflops.ops import index
+from graphflops.ops import table
 from graphflops.ops.operator import ARGUMENTS, orders
 
 _LIBRARIES = (
@@ -35,7 +35,7 @@ def declared() -> dict[str, tuple[str, ...]]:
     for schema in torch._C._jit_get_all_schemas():
         base = schema.name.replace("::", ".")
         spelling = f"{base}.{schema.overload_name or 'default'}"
-        if not index.RULES.keys().isdisjoint((spelling, base, base.removesuffix("_"))) and schema.arguments:
+        if not table.RULES.keys().isdisjoint((spelling, base, base.removesuffix("_"))) and schema.arguments:
             found[spelling] = tuple(argument.name for argument in schema.arguments)
     return found
 

@@ -13,8 +13,8 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphflops.execution.composed_gradients import GRADIENTS
+from graphflops.rules.elementwise import WORK, Formula
 from graphflops.rules.formula import Launch, launches
-from graphflops.rules.work import WORK, Formula
 
 ROOT_PI = math.sqrt(math.pi)
 NUMBERS = {

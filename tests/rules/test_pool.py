@@ -13,7 +13,7 @@ from torch._inductor.decomposition import select_decomp_table
 from graphflops import analyze
 from graphflops.dims import evaluate, symbol
 from graphflops.errors import ShapeError
-from graphflops.rules.pool import adaptive_windows, outputs
+from graphflops.rules.conv import adaptive_windows, outputs
 from graphflops.rules.registry import ForwardCall, find_backward
 from graphflops.tensor import TensorType
 from tests.support import price, shapes, t

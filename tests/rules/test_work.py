@@ -6,8 +6,8 @@ import pytest
 
 from graphflops.errors import RuleError
 from graphflops.passes.optimizer import Parameter, update
+from graphflops.rules.elementwise import WORK, activation_named, gradient_of, power_work
 from graphflops.rules.registry import ForwardCall, find_backward
-from graphflops.rules.work import WORK, activation, gradient_of, power
 from graphflops.training import Training
 from tests.support import price, t
 
@@ -94,18 +94,18 @@ def test_every_dialect_counts_a_function_alike(row: str, spellings: tuple[str, .
     ],
 )
 def test_an_attribute_names_an_activation_in_any_spelling(named: str, row: str) -> None:
-    assert activation(named) == WORK[row]
+    assert activation_named(named) == WORK[row]
 
 
 def test_an_unknown_activation_is_an_error() -> None:
     with pytest.raises(RuleError, match="unknown activation 'Sinus'"):
-        activation("Sinus")
+        activation_named("Sinus")
 
 
 def test_a_small_constant_exponent_stands_for_products_or_a_root() -> None:
-    assert [power(n).flops for n in (0, 1, 2, 3, -1, -2)] == [0, 0, 1, 2, 1, 2]
-    assert [power(n).transcendentals for n in (0.5, -0.5, 2.5, None)] == [1, 1, 1, 1]
-    assert power(3).complex_work == (2 * 6, 0)  # two complex products
+    assert [power_work(n).flops for n in (0, 1, 2, 3, -1, -2)] == [0, 0, 1, 2, 1, 2]
+    assert [power_work(n).transcendentals for n in (0.5, -0.5, 2.5, None)] == [1, 1, 1, 1]
+    assert power_work(3).complex_work == (2 * 6, 0)  # two complex products
 
 
 def test_a_row_has_a_gradient_for_each_operand_or_none() -> None:

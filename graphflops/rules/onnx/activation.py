@@ -13,16 +13,12 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, Value
 from graphflops.dims import broadcast, call, differ, floor_div
 from graphflops.ops import operator
-from graphflops.rules.elementwise import Promotion, elementwise, to_bool
+from graphflops.rules.elementwise import WORK, Promotion, Work, elementwise, gelu_work, power_work, to_bool
 from graphflops.rules.onnx import values
-from graphflops.rules.operands import Operands
+from graphflops.rules.operands import Operands, Taking
 from graphflops.rules.reduce import log_softmax, softmax_along
 from graphflops.rules.registry import require, rule
-from graphflops.rules.shapes import axis as axis_of
-from graphflops.rules.shapes import have_shape, only_result, same_elements
-from graphflops.rules.work import WORK, Work
-from graphflops.rules.work import gelu as gelu_work
-from graphflops.rules.work import power as power_work
+from graphflops.rules.shapes import axis_of, have_shape, only_result, same_elements
 from graphflops.tensor import DType, TensorType, flat
 
 Fold = Callable[..., values.Number]
@@ -82,22 +78,18 @@ _EXPERIMENTAL = {
 }  # fmt: skip
 
 
-def unary(a: TensorType, *, work: Work, result: Promotion, fold: Fold | None) -> Estimate:
-    """The function's work per element."""
-    return pointwise(work, a, result=result, fold=fold)
-
-
-def binary(
-    a: TensorType, b: TensorType, *, axis: int | None = None, work: Work, result: Promotion, fold: Fold
+def function(
+    of: Operands, *, axis: int | None = None, work: Work, result: Promotion, fold: Fold | None
 ) -> Estimate:
     """The function's work per element."""
-    return pointwise(work, a, placed(a, b, axis), result=result, fold=fold)
+    a, *others = of
+    return pointwise(work, a, *(placed(a, b, axis) for b in others), result=result, fold=fold)
 
 
 for _name, _fold in {**_UNARY, **_BINARY, **dict.fromkeys(_EXPERIMENTAL)}.items():
     _key = f"onnx.{_name}"
     rule(_key).derived(
-        binary if _name in _BINARY else unary,
+        Taking("a b" if _name in _BINARY else "a", function),
         work=WORK[_EXPERIMENTAL.get(_name) or operator(_key).name],
         result=to_bool if _name in _TO_BOOL else own_type,
         fold=_fold,

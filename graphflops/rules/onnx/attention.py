@@ -18,12 +18,11 @@ from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.entries import Outputs, Touched, fused, is_wanted, onnx_dtype, said, work
 from graphflops.rules.operands import Operands
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import only_result, replaced
+from graphflops.rules.shapes import Shape, only_result, replaced
 from graphflops.tensor import FLOAT32, FLOAT64, TensorType
 
 KIND = "attention"
 
-Sizes = tuple[Dim, ...]
 ROTATE = 3  # multiply 2, add 1: what a rotary embedding does per element
 
 
@@ -44,10 +43,7 @@ def attention_to(
     window: Dim | None = None,
     bottom_right: bool = True,
 ) -> Attention:
-    """The attention of a query (batch, heads, rows, width) to `keys` keys, with values `width` wide.
-
-    window: how many keys a query sees, itself among them.
-    """
+    """The attention of a query (batch, heads, rows, _) to `keys` keys, of which it sees `window`; values `width` wide."""
     batch = query.shape[0]
     key = query.like((batch, heads, keys, query.shape[-1]))
     left = None if window is None else window - 1
@@ -104,16 +100,13 @@ def attended(
     return fused(results, problem.forward(), *parts, reads=read, writes=writes)
 
 
-# Projections inside: one weight for queries, keys and values.
-
-
 def biased(product: Estimate) -> Estimate:
     """The work of a product and of adding a bias to it."""
     return Estimate(matrix_flops=product.matrix_flops, vector_flops=only_result(product).numel)
 
 
 def project(
-    x: TensorType, weights: TensorType, bias: TensorType | None, heads: Dim, widths: Sizes
+    x: TensorType, weights: TensorType, bias: TensorType | None, heads: Dim, widths: Shape
 ) -> tuple[Estimate, TensorType, TensorType]:
     """The product with the joint weight of queries, keys and values, and its bias.
 
@@ -157,9 +150,6 @@ def projected_attention(of: Operands, *, outputs: Outputs = (True,), **others: o
     )
 
 
-# Projections outside.
-
-
 def separated(
     query: TensorType, key: TensorType | None, value: TensorType | None, heads: Dim, kv_heads: Dim
 ) -> tuple[TensorType, TensorType, TensorType]:
@@ -186,10 +176,7 @@ def separated(
     "cache_indirection?; num_heads unidirectional=0"
 )
 def multi_head_attention(of: Operands, *, outputs: Outputs = (True,), **others: object) -> Estimate:
-    """The two products of attention, after the biases of the projections.
-
-    A causal query sees the keys at its own position and before it; with a past, all of the past too.
-    """
+    """The two products of attention, after the projections' biases; a causal query sees all keys before it."""
     num_heads = of.num_heads
     q, k, v = separated(of.query, of.key, of.value, num_heads, num_heads)
     shared = of.past_sequence_length is not None
@@ -222,10 +209,7 @@ SOFTCAP = 2  # divide, multiply; and a hyperbolic tangent
     "left_window_size=-1 right_window_size=-1 softcap=0.0"
 )
 def attention(of: Operands) -> Estimate:
-    """Two products per score; a causal query sees the past and the keys up to its own position.
-
-    If only data show how much of a cache is filled, all of it is assumed to be.
-    """
+    """Two products per score; a causal query sees the past and the keys up to its own position; caches count as filled."""
     q = _split(of.query, of.q_num_heads)
     pairs = ((of.past_key, of.key), (of.past_value, of.value))
     k, v = (_joined(past, _split(fresh, of.kv_num_heads)) for past, fresh in pairs)
@@ -258,7 +242,6 @@ def attention_backward(call: ForwardCall) -> Estimate:
 
 
 def _result(q: TensorType, k: TensorType, v: TensorType) -> TensorType:
-    """The result's type, with its heads apart."""
     return q.like((*leading_axes(q, k, v, grouped=True), q.shape[-2], v.shape[-1]))
 
 
@@ -306,10 +289,7 @@ def _fitting(mask: TensorType | None, queries: Dim, keys: Dim) -> TensorType | N
 
 @rule("onnx.RotaryEmbedding", kind="elementwise").takes("x cos_cache sin_cache position_ids?")
 def rotary_embedding(of: Operands, *, num_heads: int = 0, rotary_embedding_dim: int = 0) -> Estimate:
-    """Two products and a sum per rotated element; the caches' rows at the given positions are read.
-
-    A single position is that of the first row; if there are several per row, each is for a section of the channels.
-    """
+    """Two products and a sum per rotated element; the caches' rows at the given positions, one or more a row, are read."""
     x, rows, places, width = of.x, of.cos_cache, of.position_ids, rotary_embedding_dim
     apart = _split(x, num_heads) if num_heads or x.rank == 4 else x
     if width or apart is not x or x.rank == 4:

@@ -15,14 +15,11 @@ from graphflops.rules.onnx.loops import State, Turn, counted, looped
 from graphflops.rules.onnx.sequence import alike, listed, sequence_of
 from graphflops.rules.onnx.values import chosen, filled, known_contents
 from graphflops.rules.registry import require, rule
-from graphflops.rules.shapes import axis as place_of
-from graphflops.rules.shapes import replaced
+from graphflops.rules.shapes import axis_of, replaced
 from graphflops.tensor import BOOL, INT64, OptionalType, SequenceType, TensorType, UnknownType
 
 _ENDLESS = (2**31 - 1, 2**63 - 1)  # a loop with one of these trip counts is ended by its condition
 _TRIED = (2, 3, 64, 256, 1009)  # sizes at which to try a condition whose branches differ in rank
-
-# If
 
 
 @rule("onnx.If", rankless=("cond",))
@@ -69,9 +66,6 @@ def _picked(condition: Expr | None, a: Value, b: Value, place: int) -> Value:
     return UnknownType()
 
 
-# Loop and Scan
-
-
 @rule("onnx.Loop", rankless=("trips", "cond", "*"))
 def loop(trips: Numbers = None, cond: Numbers = None, *carried: Value, body: Region) -> Estimate:
     """The body, once per iteration; an iteration count that depends on data gets a name."""
@@ -106,7 +100,7 @@ def scan(
     """The body once per slice of the scanned tensors."""
     states, scanned = _parted(operands, num_scan_inputs)
     pairs = zip(scan_input_axes or (0,) * len(scanned), scanned, strict=True)
-    return _scanned(body, states, scanned, [place_of(axis, x.rank) for axis, x in pairs], scan_output_axes)
+    return _scanned(body, states, scanned, [axis_of(axis, x.rank) for axis, x in pairs], scan_output_axes)
 
 
 @rule("onnx.Scan.8")
@@ -148,9 +142,6 @@ def _scanned(
         return Turn(run, run.out[: len(state)], run.out[len(state) :])
 
     return looped(turn, states, length, output_places or ())
-
-
-# SequenceMap
 
 
 @rule("onnx.SequenceMap", rankless=("*",))

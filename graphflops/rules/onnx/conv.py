@@ -12,22 +12,20 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, ceil_div, differ, dim_min, prod
-from graphflops.rules import pool
-from graphflops.rules.conv import convolved, upsampled
+from graphflops.rules.conv import adaptive, convolved, outputs, upsampled, windowed
+from graphflops.rules.conv import max_unpool as unpooled
 from graphflops.rules.onnx.entries import in_32_bits, require_scales, sizes, unknown
 from graphflops.rules.onnx.reduce import REDUCTIONS, Reduction
 from graphflops.rules.operands import Derived, Operands
-from graphflops.rules.pool import adaptive, outputs, windowed
 from graphflops.rules.reduce import indexed
 from graphflops.rules.registry import require, rule
 from graphflops.rules.resample import deformed
-from graphflops.rules.shapes import shown
+from graphflops.rules.shapes import Shape, shown
 from graphflops.tensor import TensorType
 
 KIND = "convolution"
 
 
-Sizes = tuple[Dim, ...]
 Ints = tuple[int, ...]
 
 
@@ -45,7 +43,7 @@ def ends(pads: Ints, spatial: int) -> list[tuple[int, int]]:
 
 
 def moves(
-    kernel: Sizes,
+    kernel: Shape,
     spatial: int,
     strides: Ints = (),
     dilations: Ints = (),
@@ -53,10 +51,7 @@ def moves(
     auto_pad: str = "NOTSET",
     **others: object,
 ) -> tuple[Ints, Ints, list[tuple[int, int]] | None]:
-    """Strides, dilations and padding of a window; the padding is None if it keeps sizes. Other attributes are ignored.
-
-    Raises ShapeError if the window is invalid.
-    """
+    """Strides, dilations and padding of a window, None if it keeps sizes. Raises ShapeError if the window is invalid."""
     require(len(kernel) == spatial, f"a window of {len(kernel)} axes over {spatial} axes")
     require(not any(at_least(0, length) for length in kernel), f"a window of {shown(kernel)} is empty")
     steps, spread = per_axis(strides, spatial), per_axis(dilations, spatial)
@@ -65,7 +60,7 @@ def moves(
     return steps, spread, None if keeps else ends(() if auto_pad == "VALID" else pads, spatial)
 
 
-def window_counts(sizes: Sequence[Dim], kernel: Sizes, *, ceil_mode: int = 0, **geometry: Any) -> Sizes:
+def window_counts(sizes: Sequence[Dim], kernel: Shape, *, ceil_mode: int = 0, **geometry: Any) -> Shape:
     """The number of window positions along each axis."""
     steps, spread, padded = moves(kernel, len(sizes), **geometry)
     if padded is None:
@@ -75,8 +70,8 @@ def window_counts(sizes: Sequence[Dim], kernel: Sizes, *, ceil_mode: int = 0, **
 
 
 def transposed_sizes(
-    sizes: Sequence[Dim], kernel: Sizes, *, output_padding: Ints = (), **geometry: Any
-) -> Sizes:
+    sizes: Sequence[Dim], kernel: Shape, *, output_padding: Ints = (), **geometry: Any
+) -> Shape:
     """The output sizes of a transposed convolution."""
     steps, spread, padded = moves(kernel, len(sizes), **geometry)
     extra = per_axis(output_padding, len(sizes), 0)
@@ -188,7 +183,8 @@ def lp_pool(x: TensorType, *, kernel_shape: Ints = (), p: float = 2, **geometry:
 
 def global_pool(x: TensorType, *, final: int) -> Estimate:
     """Adaptive pooling to a single maximum or average per channel: one operation per element, a division for an average."""
-    return adaptive(x, one_window(x), spatial=x.rank - 2, final=final)
+    require(x.rank > 2, f"no spatial axes to pool over in {x}")
+    return adaptive(x, (1,) * (x.rank - 2), spatial=x.rank - 2, final=final)
 
 
 global_average_pool = Derived(global_pool, final=1)
@@ -199,13 +195,7 @@ rule("onnx.GlobalMaxPool", "com.microsoft.nchwc.GlobalMaxPool").derived(global_p
 @rule("onnx.GlobalLpPool", kind="pooling")
 def global_lp_pool(x: TensorType, *, p: float = 2) -> Estimate:
     """A magnitude, a square or a power, and an addition per element, and a root per channel."""
-    return pooled(x, x.shape[2:], one_window(x), norm_of(p))
-
-
-def one_window(x: TensorType) -> tuple[Dim, ...]:
-    """A single output along each spatial axis."""
-    require(x.rank > 2, f"no spatial axes to pool over in {x}")
-    return (1,) * (x.rank - 2)
+    return pooled(x, x.shape[2:], (1,) * (x.rank - 2), norm_of(p))
 
 
 @rule("onnx.MaxUnpool", kind="pooling").takes("x indices output_shape?")
@@ -218,4 +208,4 @@ def max_unpool(of: Operands, *, kernel_shape: Ints, **geometry: Any) -> Estimate
         shape = sizes(output_shape) or tuple(unknown("unpooled", place) for place in range(x.rank))
         fits = len(shape) == x.rank and not any(at_least(a, b + 1) for a, b in zip(least, shape, strict=True))
         require(fits, f"{shown(shape)} is not as large as {shown(least)}")
-    return replace(pool.max_unpool(x, indices, shape), reads=(*of,))
+    return replace(unpooled(x, indices, shape), reads=(*of,))

@@ -13,6 +13,7 @@ from graphflops.errors import DimError
 from graphflops.rules import rearrange
 from graphflops.rules.creation import multinomial as draws
 from graphflops.rules.creation import progression
+from graphflops.rules.elementwise import WORK, Work
 from graphflops.rules.onnx import entries
 from graphflops.rules.onnx.values import (
     Number,
@@ -27,9 +28,7 @@ from graphflops.rules.onnx.values import (
     subtract,
 )
 from graphflops.rules.registry import require, rule
-from graphflops.rules.shapes import axis as place_of
-from graphflops.rules.shapes import larger, only_result, shown, tensors_of
-from graphflops.rules.work import WORK, Work
+from graphflops.rules.shapes import axis_of, larger, only_result, shown, tensors_of
 from graphflops.tensor import FLOAT32, INT64, STRING, TensorType, UnknownType
 
 
@@ -133,7 +132,7 @@ def range_(start: TensorType, limit: TensorType, delta: TensorType) -> Estimate:
 @rule("onnx.OneHot")
 def one_hot(indices: TensorType, depth: entries.Numbers, values: TensorType, *, axis: int = -1) -> Estimate:
     """One of two values written per index and class."""
-    place, classes = place_of(axis, indices.rank + 1), entries.size(depth)
+    place, classes = axis_of(axis, indices.rank + 1), entries.size(depth)
     known, pair = known_contents(indices), entries.numbers(values)
     estimate = rearrange.one_hot_along(indices, place, classes, values.dtype)
     (out,) = tensors_of(estimate.out)

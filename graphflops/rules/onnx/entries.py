@@ -15,7 +15,7 @@ from graphflops.dims import Dim, Expr, differ, total
 from graphflops.errors import DimError
 from graphflops.rules.onnx.values import Number
 from graphflops.rules.registry import require, require_known
-from graphflops.rules.shapes import axis, only_result, shown
+from graphflops.rules.shapes import axis_of, only_result, shown
 from graphflops.tensor import DTYPES, INT8, INT32, DType, TensorType, UnknownType, flat
 
 # In the order of their numbers, from 1 on.
@@ -94,7 +94,7 @@ def chosen_axes(given: Numbers, rank: int, default: int | None = None) -> tuple[
         require(first <= rank, f"{first} entries for a tensor of {rank} axes")
         return tuple(range(first))
     named = literals(given)
-    return None if named is None else tuple(dict.fromkeys([axis(place, rank) for place in named]))
+    return None if named is None else tuple(dict.fromkeys([axis_of(place, rank) for place in named]))
 
 
 def unknown(what: str, place: int) -> Dim:

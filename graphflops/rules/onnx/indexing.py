@@ -12,11 +12,11 @@ from graphflops.dims import Dim, at_least, ceil_div, differ, dim_min, floor_div,
 from graphflops.rules.indexing import combined, functional
 from graphflops.rules.onnx import values
 from graphflops.rules.onnx.entries import Numbers, Outputs, chosen_axes, many, size, sizes, unknown
+from graphflops.rules.operands import Operands
 from graphflops.rules.parts import require_few
 from graphflops.rules.rearrange import bordered
 from graphflops.rules.registry import require, require_known, rule
-from graphflops.rules.shapes import Shape, have_shape, kept_by_onnx_slice, replaced, shown, start_of_slice
-from graphflops.rules.shapes import axis as place_of
+from graphflops.rules.shapes import Shape, axis_of, clamped, have_shape, kept_by_onnx_slice, replaced, shown
 from graphflops.tensor import TensorType
 
 KIND = "scatter"
@@ -52,9 +52,6 @@ def named_by(x: TensorType, known: values.Known, lead: int, deep: int, batch: in
     return address
 
 
-# Reading.
-
-
 def _gathered(
     x: TensorType,
     indices: TensorType,
@@ -70,7 +67,7 @@ def _gathered(
 def gather(x: TensorType, indices: TensorType, *, axis: int = 0) -> Estimate:
     """Slices of an axis, one per index."""
     require(x.rank > 0, "a tensor without axes has nothing to gather along")
-    place, last = place_of(axis, x.rank), place_of(axis, x.rank) + indices.rank
+    place, last = axis_of(axis, x.rank), axis_of(axis, x.rank) + indices.rank
 
     def address(known: values.Known) -> Address:
         return lambda at: (*at[:place], values.wrapped(known[at[place:last]], x.shape[place]), *at[last:])
@@ -87,7 +84,7 @@ def gather_elements(x: TensorType, indices: TensorType, *, axis: int = 0) -> Est
 
 def _indexed(x: TensorType, indices: TensorType, axis: int) -> int:
     """The axis that the indices address. Raises ShapeError if there are more indices than elements along another axis."""
-    place = place_of(axis, x.rank)
+    place = axis_of(axis, x.rank)
     fits = x.rank == indices.rank and not any(
         at_least(count, length + 1)
         for at, (count, length) in enumerate(zip(indices.shape, x.shape, strict=True))
@@ -106,7 +103,6 @@ def gather_nd(x: TensorType, indices: TensorType, *, batch_dims: int = 0) -> Est
 
 
 def _depth(x: TensorType, indices: TensorType, batch_dims: int = 0) -> int:
-    """The number of axes that an index vector addresses."""
     require(indices.rank > 0, "an index needs at least one axis")
     deep, given = indices.shape[-1], shown(indices.shape)
     require(0 <= batch_dims < indices.rank, f"{batch_dims} axes of {given} are not batch axes")
@@ -116,16 +112,11 @@ def _depth(x: TensorType, indices: TensorType, batch_dims: int = 0) -> int:
     return deep if isinstance(deep, int) else 0
 
 
-# Writing into a copy.
-
-
-@rule("onnx.ScatterElements", "onnx.Scatter")
-def scatter_elements(
-    x: TensorType, indices: TensorType, updates: TensorType, *, axis: int = 0, reduction: str = "none"
-) -> Estimate:
+@rule("onnx.ScatterElements", "onnx.Scatter").takes("x indices updates")
+def scatter_elements(of: Operands, *, axis: int = 0, reduction: str = "none") -> Estimate:
     """One element written per index along an axis, combined with its old value if a reduction is named."""
-    place = _indexed(x, indices, axis)
-    return _scattered(x, indices, updates, reduction, lambda known: along(x, known, place))
+    place = _indexed(of.x, of.indices, axis)
+    return _scattered(of.x, of.indices, of.updates, reduction, lambda known: along(of.x, known, place))
 
 
 @rule("onnx.ScatterND")
@@ -169,7 +160,7 @@ def tensor_scatter(
     x: TensorType, update: TensorType, write_indices: TensorType | None = None, *, axis: int = -2
 ) -> Estimate:
     """A copy with a run of positions of an axis replaced."""
-    place = place_of(axis, x.rank)
+    place = axis_of(axis, x.rank)
     pairs = zip(replaced(x.shape, place), replaced(update.shape, place), strict=True)
     fits = x.rank == update.rank and not any(differ(a, b) for a, b in pairs)
     fits = fits and not at_least(update.shape[place], x.shape[place] + 1)
@@ -177,20 +168,11 @@ def tensor_scatter(
     return Estimate((x.like(),), reads=(x, update, write_indices))
 
 
-# Pieces of an axis.
-
-
-@rule("onnx.Split")
-def split_by(
-    x: TensorType,
-    split: Numbers = None,
-    *,
-    axis: int = 0,
-    num_outputs: int | None = None,
-    outputs: Outputs = (),
-) -> Estimate:
+@rule("onnx.Split").takes("x split?; axis=0 num_outputs=None outputs=()")
+def split_by(of: Operands) -> Estimate:
     """Pieces of the given sizes, or equal pieces of which the last may be shorter."""
-    place, count = place_of(axis, x.rank), len(outputs) if num_outputs is None else num_outputs
+    (x, split), outputs, place = of, of.outputs, axis_of(of.axis, of.x.rank)
+    count = len(outputs) if of.num_outputs is None else of.num_outputs
     require(len(outputs) in (0, count), f"{count} pieces are asked for, but {len(outputs)} named")
     parts = pieces(x, place, split_lengths(x.shape[place], split, count))
     # only the wanted ones are read and written
@@ -201,7 +183,7 @@ def split_by(
 @rule("onnx.Split.1", "onnx.Split.2", "onnx.Split.11", "onnx.Split.13")
 def split_evenly(x: TensorType, split: Numbers = None, *, axis: int = 0, outputs: Outputs = ()) -> Estimate:
     """Pieces of the given sizes, else equal ones."""
-    length, count = x.shape[place_of(axis, x.rank)], len(outputs)
+    length, count = x.shape[axis_of(axis, x.rank)], len(outputs)
     if split is None and count:
         meet(mod(length, count), 0, f"{length} do not make {count} equal pieces")
         split = (floor_div(length, count),) * count
@@ -264,27 +246,18 @@ def slice_(
             where[place] = (unknown("slice", place), 1)
         else:
             require(step != 0, "a slice cannot have a step of 0")
-            where[place] = (start_of_slice(x.shape[place], start, step), step)
-            shape = replaced(shape, place, kept_by_onnx_slice(x.shape[place], start, end, step))
+            length = x.shape[place]
+            where[place] = (clamped(start, length, 0, length if step > 0 else length - 1), step)
+            shape = replaced(shape, place, kept_by_onnx_slice(length, start, end, step))
     return picked(_window(x, shape, where))
 
 
-# Borders.
-
-
-@rule("onnx.Pad", "com.microsoft.Pad")
-def pad(
-    x: TensorType,
-    pads: Numbers = None,
-    constant_value: Numbers = None,
-    axes: Numbers = None,
-    *,
-    mode: str = "constant",
-    paddings: Sequence[int] | None = None,
-) -> Estimate:
+@rule("onnx.Pad", "com.microsoft.Pad").takes("x pads? constant_value? axes?; mode='constant' paddings=None")
+def pad(of: Operands) -> Estimate:
     """A copy with a border: widths before every axis, then after; a negative width crops."""
+    x, pads, constant_value, axes = of
     places = chosen_axes(axes, x.rank)
-    widths = sizes(pads if paddings is None else paddings)
+    widths = sizes(pads if of.paddings is None else of.paddings)
     if places is None or widths is None:
         touched = range(x.rank) if places is None else places
         opened = (unknown("pad", at) if at in touched else length for at, length in enumerate(x.shape))
@@ -294,7 +267,7 @@ def pad(
     ahead = {at: before for at, (before, _) in pairs.items()}
     fill = 0 if constant_value is None else size(constant_value)
     out = x.like(bordered(x.shape, pairs))
-    return Estimate((_with_border(x, out, ahead, mode, fill),), reads=(x,))
+    return Estimate((_with_border(x, out, ahead, of.mode, fill),), reads=(x,))
 
 
 def _with_border(

@@ -15,20 +15,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from graphflops import dims
 from graphflops.cost import QUANTITIES, Cost, Estimate, RegionRun, Value, data_dependent
-from graphflops.dims import (
-    Dim,
-    Expr,
-    arguments,
-    at_least,
-    ceil_div,
-    dim_min,
-    floor_div,
-    prod,
-    same,
-    symbol,
-    total,
-)
+from graphflops.dims import Dim, Expr
 from graphflops.dims.atoms import Atom
 from graphflops.errors import DimError
 from graphflops.rules.onnx.entries import numbers, unknown
@@ -52,13 +41,15 @@ def at_turn(formula: Dim, turn: str, index: Dim) -> Dim:
 def before(count: Dim, formula: Dim, turn: str) -> Dim:
     """The formula simplified by turn < `count`, if the count is a size plus a number."""
     sizes = sorted(count.symbols) if isinstance(count, Expr) else []
-    more = count - symbol(sizes[0]) if len(sizes) == 1 else None
+    more = count - dims.symbol(sizes[0]) if len(sizes) == 1 else None
     if not isinstance(more, int) or not isinstance(formula, Expr) or turn not in formula.symbols:
         return formula
     name = f"{turn}_left"  # the number of later iterations
     try:
-        within = formula.substitute({sizes[0]: symbol(turn) + 1 + symbol(name) - more})
-        return within.substitute({name: count - 1 - symbol(turn)}) if isinstance(within, Expr) else within
+        within = formula.substitute({sizes[0]: dims.symbol(turn) + 1 + dims.symbol(name) - more})
+        return (
+            within.substitute({name: count - 1 - dims.symbol(turn)}) if isinstance(within, Expr) else within
+        )
     except DimError:  # it grows too large on the way
         return formula
 
@@ -70,13 +61,15 @@ def growth(formula: Dim, turn: str, count: Dim) -> Dim | None:
     """
     row = [at_turn(formula, turn, index) for index in range(_DEGREE + 3)]
     first: list[Dim] = []  # the differences of all orders at turn 0, while they are not zero: Newton's form
-    while not all(same(value, 0) for value in row):
+    while not all(dims.same(value, 0) for value in row):
         if len(first) > _DEGREE:
             return None
         first.append(row[0])
         row = [after - before for before, after in pairwise(row)]
     far = _ways(_FAR, enumerate(first))
-    if not same(far, at_turn(formula, turn, _FAR)) or not all(at_least(each, 0) for each in first[1:]):
+    if not dims.same(far, at_turn(formula, turn, _FAR)) or not all(
+        dims.at_least(each, 0) for each in first[1:]
+    ):
         return None
     return _ways(count, ((order + 1, each) for order, each in enumerate(first) if order > 0))
 
@@ -85,8 +78,8 @@ def _ways(count: Dim, weights: Iterable[tuple[int, Dim]]) -> Dim:
     """The sum of weights, each times the number of ways to choose `taken` of `count` things; with one denominator."""
     whole = math.factorial(_DEGREE + 1)
     shares = ((taken, each * (whole // math.factorial(taken))) for taken, each in weights)
-    return floor_div(
-        total(share * prod(count - gone for gone in range(taken)) for taken, share in shares), whole
+    return dims.floor_div(
+        dims.total(share * dims.prod(count - gone for gone in range(taken)) for taken, share in shares), whole
     )
 
 
@@ -100,23 +93,23 @@ def turns_while(condition: Dim | None, turn: str) -> Dim | None:
     ((atoms, coefficient),) = condition.terms.items()
     turns = [_turns_while(atom, turn) for atom in atoms]
     known = [count for count in turns if count is not None]
-    return dim_min(*known) if coefficient == 1 and len(known) == len(turns) else None
+    return dims.dim_min(*known) if coefficient == 1 and len(known) == len(turns) else None
 
 
 def _turns_while(comparison: Atom, turn: str) -> Dim | None:
     """The same for one comparison."""
     if (relation := comparison.kind) not in ("<", "<=", "!="):
         return None
-    smaller, larger = arguments(comparison)
+    smaller, larger = dims.arguments(comparison)
     gap = [at_turn(larger - smaller, turn, index) for index in range(3)]
     nearer = gap[0] - gap[1]
-    if not isinstance(nearer, int) or not same(gap[1] - gap[2], nearer):
+    if not isinstance(nearer, int) or not dims.same(gap[1] - gap[2], nearer):
         return None
     if relation == "!=" and nearer < 0:
         nearer, gap[0] = -nearer, -gap[0]
-    if nearer <= 0 or at_least(-1, gap[0]):
+    if nearer <= 0 or dims.at_least(-1, gap[0]):
         return 1 if nearer > 0 and relation != "!=" else None
-    return (floor_div(gap[0], nearer) + 1 if relation == "<=" else ceil_div(gap[0], nearer)) + 1
+    return (dims.floor_div(gap[0], nearer) + 1 if relation == "<=" else dims.ceil_div(gap[0], nearer)) + 1
 
 
 State = tuple[Value, ...]
@@ -155,8 +148,6 @@ def looped(body: Body, state: State, limit: Dim | None, places: Sequence[int] = 
 
 @dataclass
 class _Loop:
-    """One loop."""
-
     body: Body
     initial: State
     limit: Dim | None
@@ -181,7 +172,7 @@ class _Loop:
 
     def estimate(self) -> Estimate:
         if not self.tired:
-            begun = self.turn(symbol(self.name), self.initial)
+            begun = self.turn(dims.symbol(self.name), self.initial)
             if any(map(_unlike, self.initial, begun.carried)) and (turns := self.followed()):
                 return self.listed(turns)
             state, turn = self.settled()
@@ -199,7 +190,7 @@ class _Loop:
 
     def settled(self) -> tuple[State, Turn]:
         """The carried values as formulas of the iteration, and the iteration that starts from them."""
-        state, index = self.initial, symbol(self.name)
+        state, index = self.initial, dims.symbol(self.name)
         for attempt in range(_ROUNDS):
             turn, name = self.turn(index, state), f"carried_{self.level}"
             pairs = enumerate(zip(state, turn.carried, strict=True))
@@ -219,10 +210,10 @@ class _Loop:
             if isinstance(value, TensorType):
                 names = [f"carried_{self.level}_{place}_{axis}" for axis in range(value.rank)]
                 self.open.update(names)
-                state.append(value.like(map(symbol, names)))
+                state.append(value.like(map(dims.symbol, names)))
             else:
                 state.append(SequenceType() if isinstance(value, SequenceType) else value)
-        return tuple(state), self.turn(symbol(self.name), tuple(state))
+        return tuple(state), self.turn(dims.symbol(self.name), tuple(state))
 
     def grown(self, old: Value, new: Value, name: str, last: bool) -> Value:
         """A carried value as a formula that matches its change in one iteration; unchanged if it matches already."""
@@ -242,12 +233,12 @@ class _Loop:
 
     def stepped(self, old: Dim, new: Dim, name: str, last: bool) -> Dim:
         """A size as a formula of the iteration: its first value plus the iteration times the growth in one."""
-        if old == symbol(name) or self.advanced(old) == new:
+        if old == dims.symbol(name) or self.advanced(old) == new:
             return old
         if last or self.turns_in(old) or self.turns_in(new):
             self.open.add(name)
-            return symbol(name)
-        return old + (new - old) * symbol(self.name)
+            return dims.symbol(name)
+        return old + (new - old) * dims.symbol(self.name)
 
     def counted(self, old: TensorType, new: TensorType, last: bool) -> Contents | None:
         """Known contents as formulas of the iteration; None if one of them has no formula."""
@@ -261,14 +252,14 @@ class _Loop:
             elif last or isinstance(a, float) or isinstance(b, float) or self.turns_in(a) or self.turns_in(b):
                 return None
             else:
-                entries.append(a + (b - a) * symbol(self.name))
+                entries.append(a + (b - a) * dims.symbol(self.name))
         return nested(iter(entries), old.shape)
 
     def turns_in(self, size: Dim) -> bool:
         return isinstance(size, Expr) and self.name in size.symbols
 
     def advanced(self, size: Dim) -> Dim:
-        return at_turn(size, self.name, symbol(self.name) + 1)
+        return at_turn(size, self.name, dims.symbol(self.name) + 1)
 
     # The iteration count
 
@@ -277,7 +268,7 @@ class _Loop:
         if isinstance(goes_on, int):
             return self.limit if goes_on else 1
         turns = turns_while(goes_on, self.name)
-        return turns if turns is None or self.limit is None else dim_min(turns, self.limit)
+        return turns if turns is None or self.limit is None else dims.dim_min(turns, self.limit)
 
     def followed(self) -> list[Turn] | None:
         """All iterations, run one by one; None if there are too many or the last one depends on data."""
@@ -356,7 +347,6 @@ def counted(runs: Sequence[RegionRun]) -> tuple[tuple[RegionRun, int], ...]:
 
 
 def _unlike(a: Value, b: Value) -> bool:
-    """Whether two values differ in kind, rank or element type."""
     if isinstance(a, TensorType) and isinstance(b, TensorType):
         return a.rank != b.rank or a.dtype != b.dtype
     return type(a) is not type(b)

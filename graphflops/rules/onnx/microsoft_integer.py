@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import meet
-from graphflops.rules.elementwise import elementwise
+from graphflops.rules.elementwise import WORK, activation_named, elementwise
 from graphflops.rules.matmul import add_product, matmul, matmul_into
 from graphflops.rules.onnx.attention import Cache, attended, attention_to, merged, per_score, project, rotated
 from graphflops.rules.onnx.entries import Outputs, fused, onnx_dtype, require_scales, work
@@ -22,8 +22,6 @@ from graphflops.rules.quantized import MIN_MAX, QUANTIZE, TO_FLOAT, convert
 from graphflops.rules.reduce import reduction
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result
-from graphflops.rules.work import WORK
-from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import INT8, INT32, UINT8, UINT32, TensorType
 
 KIND = "product"
@@ -86,15 +84,12 @@ def qgemm(of: Operands, *, transA: int = 0, transB: int = 0) -> Estimate:
     return quantized_product(product, of.a, of.b, dtype=dtype, per_result=per_result, reads=of.but("a b c"))
 
 
-@rule("com.microsoft.MulInteger", kind="elementwise")
-def mul_integer(
-    a: TensorType, a_zero_point: TensorType | None, b: TensorType, b_zero_point: TensorType | None = None
-) -> Estimate:
+@rule("com.microsoft.MulInteger", kind="elementwise").takes("a a_zero_point? b b_zero_point?")
+def mul_integer(of: Operands) -> Estimate:
     """A multiplication per result, and a subtraction per operand element with a zero point."""
-    shifted = sum(x.numel for x in zeroed((a, a_zero_point), (b, b_zero_point)))
-    product = elementwise(WORK["mul"], a, b, result=lambda *_: INT32)
-    vector = product.vector_flops + shifted
-    return replace(product, vector_flops=vector, reads=(a, b, a_zero_point, b_zero_point))
+    shifted = sum(x.numel for x in zeroed((of.a, of.a_zero_point), (of.b, of.b_zero_point)))
+    product = elementwise(WORK["mul"], of.a, of.b, result=lambda *_: INT32)
+    return replace(product.plus(vector_flops=shifted), reads=(*of,))
 
 
 @rule("com.microsoft.ReduceSumInteger", kind="reduction")
@@ -175,12 +170,6 @@ def turned(x: TensorType, transposed: int, batch_first: int = 0) -> TensorType:
     return x.view((*batch, columns, rows) if transposed else (*batch, rows, columns))
 
 
-def followed(product: Estimate, *parts: Estimate, reads: tuple[TensorType | None, ...] = ()) -> Estimate:
-    """The product followed by other parts that use its results on chip."""
-    touched = (*product.reads, *reads)
-    return fused(product.out, product, *parts, reads=touched, matrix_dtype=product.matrix_dtype)
-
-
 @rule("com.microsoft.FusedMatMul", "com.microsoft.TransposeMatMul", product=("a", "b"))
 @takes("a b; alpha=1.0 transA=0 transB=0 transBatchA=0 transBatchB=0")
 def fused_matmul(of: Operands, **parameters: object) -> Estimate:
@@ -193,7 +182,7 @@ def fused_matmul(of: Operands, **parameters: object) -> Estimate:
 def fused_matmul_activation(a: TensorType, b: TensorType, *, activation: str, **given: Any) -> Estimate:
     """As FusedMatMul, and an activation."""
     product = fused_matmul(a, b, **given)
-    return followed(product, activation_named(activation).on(only_result(product).numel))
+    return product.plus(activation_named(activation).on(only_result(product).numel))
 
 
 @rule("com.microsoft.FusedGemm", product=("a", "b"))
@@ -202,7 +191,7 @@ def fused_gemm(
 ) -> Estimate:
     """As Gemm, and an activation."""
     product = gemm(a, b, c, **given)
-    return followed(product, activation_named(activation).on(only_result(product).numel))
+    return product.plus(activation_named(activation).on(only_result(product).numel))
 
 
 @rule("com.microsoft.GemmFloat8", product=("a", "b")).takes(
@@ -212,9 +201,8 @@ def gemm_float8(of: Operands, **given: Any) -> Estimate:
     """As Gemm on narrow floats, one operation per result for each scale, and relu or gelu."""
     product, scales = gemm(of.a, of.b, of.c, beta=of.beta, **given), of.but("a b c")
     out = only_result(product)
-    rescaled = work(out.numel * sum(scale is not None for scale in scales))
-    estimate = followed(product, rescaled, activation_named(of.activation).on(out.numel), reads=scales)
-    return replace(estimate, out=(out.like(dtype=onnx_dtype(of.dtype)),))
+    after = activation_named(of.activation).more(sum(scale is not None for scale in scales)).on(out.numel)
+    return product.plus(after, out=(out.like(dtype=onnx_dtype(of.dtype)),), reads=scales)
 
 
 @rule("com.microsoft.GemmFastGelu", product=("x", "weight"))
@@ -222,7 +210,7 @@ def gemm_fast_gelu(x: TensorType, weight: TensorType, bias: TensorType | None = 
     """A product, its bias, and gelu by tanh."""
     product = matmul(x, weight)
     biased = product if bias is None else add_product(bias, product, 1, 1)
-    return followed(biased, WORK["gelu_tanh"].on(only_result(product).numel))
+    return biased.plus(WORK["gelu_tanh"].on(only_result(product).numel))
 
 
 @rule("com.microsoft.MatMulInteger16", product=("a", "b"))

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, dim_min, floor_div, meet, prod, same
+from graphflops.rules.elementwise import WORK, Work, activation_named
 from graphflops.rules.lapack import n_log_n
 from graphflops.rules.matmul import matmul
 from graphflops.rules.norm import MEAN_SQUARE, normalised
@@ -21,10 +22,7 @@ from graphflops.rules.operands import Operands
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, weight_only
 from graphflops.rules.reduce import SOFTMAX
 from graphflops.rules.registry import require, rule
-from graphflops.rules.shapes import axis as axis_of
-from graphflops.rules.shapes import only_result
-from graphflops.rules.work import WORK, Work
-from graphflops.rules.work import activation as activation_named
+from graphflops.rules.shapes import axis_of, only_result
 from graphflops.tensor import FLOAT8, FLOAT32, INT8, UINT8, DType, TensorType
 
 KIND = "product"
@@ -42,10 +40,7 @@ class ExpertLayer(NamedTuple):
 
 
 def gate(of: Operands, apart: bool) -> Work:
-    """Work per hidden element of the activation between two layers. apart: whether a third layer's result is a factor.
-
-    Swiglu contains that product, and also scales, shifts and clamps if its attributes say so.
-    """
+    """Work per hidden element of the activation between two layers, times a third layer's result if `apart`."""
     row = activation_named(of.activation_type)
     if of.activation_type != "swiglu":
         return row.more(apart)
@@ -158,13 +153,11 @@ def matmul_nbits(of: Operands) -> Estimate:
     return narrowed(of.x, product, INT8) if of.accuracy_level == INT8_ACTIVATIONS else product
 
 
-@rule("com.microsoft.MatMulBnb4")
-def matmul_bnb4(
-    x: TensorType, weight: TensorType, absmax: TensorType, *, K: int, N: int, transB: int = 1
-) -> Estimate:
+@rule("com.microsoft.MatMulBnb4").takes("x weight absmax")
+def matmul_bnb4(of: Operands, *, K: int, N: int, transB: int = 1) -> Estimate:
     """A table look-up and a scale per weight."""
     inner, features = (K, N) if transB else (N, K)
-    return by_weight(x, inner, features, LOOKED_UP, weight, absmax, bias=None)
+    return by_weight(of.x, inner, features, LOOKED_UP, of.weight, of.absmax, bias=None)
 
 
 @rule("com.microsoft.MatMulFpQ4")
@@ -196,10 +189,7 @@ def matmul_packed(of: Operands) -> Estimate:
     product = by_weight(of.x, of.K, of.N, LOOKED_UP, of.weight, of.global_scale, bias=None)
     rows = {"none": Work(""), "silu": WORK["silu"]}
     done = rows.get(of.activation_type, WORK["relu"].more(1)).on(only_result(product).numel)  # else squared
-    return product.plus(vector_flops=done.vector_flops, transcendentals=done.transcendentals)
-
-
-# Several products after one norm.
+    return product.plus(done)
 
 
 def several(
@@ -243,10 +233,7 @@ def matmul_nbits_qkv(of: Operands, *, K: int, Nq: int, Nkv: int) -> Estimate:
 
 @rule("com.microsoft.GatherBlockQuantized").takes("data indices scales zero_points?")
 def gather_block_quantized(of: Operands, *, bits: int = 4, gather_axis: int = 0) -> Estimate:
-    """The rows returned, read at their packed width with their scales, and dequantized.
-
-    If `bits` says so, a byte holds several values; zero points that are not given are then the middle of the range.
-    """
+    """The rows returned, read at their packed width, several values to a byte, with their scales, and dequantized."""
     data, scales = of.data, of.scales
     place = axis_of(gather_axis, data.rank)
 
@@ -271,10 +258,7 @@ def gather_packed(data: TensorType, indices: TensorType, *, K: int, output_dtype
 
 @rule("com.microsoft.MoEGroupRouter").takes("x expert_bias projection?; top_k")
 def moe_group_router(of: Operands) -> Estimate:
-    """A sigmoid and a bias per expert, two comparisons in its group and beyond, a logarithm for each one chosen.
-
-    With a projection its product comes first, and nothing is chosen.
-    """
+    """A sigmoid and a bias per expert, two comparisons, a logarithm for each one chosen; or a projection, and no choice."""
     x, tokens, experts = of.x, prod(of.x.shape[:-1]), of.expert_bias.shape[0]
     scored, chosen = WORK["sigmoid"].more(1).on(tokens * experts), Estimate()
     if of.projection is None:

@@ -19,29 +19,18 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import ceil_div, differ, meet, mod, same, total
+from graphflops.rules.elementwise import WORK, Work, activation_named
 from graphflops.rules.matmul import matmul
-from graphflops.rules.onnx import conv
+from graphflops.rules.onnx import conv, entries
 from graphflops.rules.onnx.activation import pointwise, rows_of
-from graphflops.rules.onnx.entries import (
-    Touched,
-    arithmetic,
-    fused,
-    literals,
-    onnx_dtype,
-    require_scales,
-    unknown,
-    work,
-)
+from graphflops.rules.onnx.entries import work
 from graphflops.rules.onnx.movement import joined
 from graphflops.rules.onnx.signal import resize_by_factors
 from graphflops.rules.operands import Derived, Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE, convert
 from graphflops.rules.reduce import SOFTMAX, reduction
 from graphflops.rules.registry import find, require, rule
-from graphflops.rules.shapes import axis as axis_of
-from graphflops.rules.shapes import only_result, replaced, results
-from graphflops.rules.work import WORK, Work
-from graphflops.rules.work import activation as activation_named
+from graphflops.rules.shapes import axis_of, only_result, replaced, results
 from graphflops.tensor import UINT8, DType, TensorType
 
 
@@ -67,18 +56,12 @@ def either_way(price: Callable[[TensorType], Estimate], x: TensorType, channels_
     return moved(price(channels_first(x))) if channels_last else price(x)
 
 
-# Fused into a convolution: the sum with another tensor, and an activation.
-
-
 @rule("com.microsoft.FusedConv", "com.microsoft.nchwc.Conv", product=("x", "w")).takes("x w bias? added?")
 def fused_convolution(of: Operands, *, activation: str = "", **geometry: Any) -> Estimate:
     """As Conv; then an optional addition and an activation."""
     product = conv.convolution(of.x, of.w, of.bias, **geometry)
-    out = only_result(product)
-    summed = work(out.numel if of.added is not None else 0)
-    return fused(
-        (out,), product, summed, activation_named(activation).on(out.numel), reads=(*product.reads, of.added)
-    )
+    after = activation_named(activation).more(of.added is not None)
+    return product.plus(after.on(only_result(product).numel), reads=(of.added,))
 
 
 @rule("com.microsoft.NhwcConv", "com.microsoft.NhwcFusedConv", product=("x", "w"))
@@ -93,11 +76,11 @@ def channels_last_convolution(
 @rule("com.microsoft.ConvTransposeWithDynamicPads", product=("x", "w")).takes("x w pads? bias?")
 def transposed_convolution_with_pads(of: Operands, **geometry: Any) -> Estimate:
     """As ConvTranspose with pads as an operand; if they are unknown, so are the output sizes."""
-    known = () if of.pads is None else literals(of.pads)
+    known = () if of.pads is None else entries.literals(of.pads)
     estimate = conv.transposed_convolution(of.x, of.w, of.bias, pads=known or (), **geometry)
     if known is None:
         out = only_result(estimate)
-        sizes = (unknown("unpadded", place) for place in range(2, of.x.rank))
+        sizes = (entries.unknown("unpadded", place) for place in range(2, of.x.rank))
         estimate = replace(estimate, out=(out.like((*out.shape[:2], *sizes)),))
     return estimate.plus(reads=(of.pads,))
 
@@ -107,9 +90,6 @@ def masked_max_pool(x: TensorType, mask: TensorType, **geometry: Any) -> Estimat
     """As MaxPool, with a choice by the mask per window element."""
     pooled = conv.maxima(x, **geometry)
     return replace(pooled, vector_flops=2 * pooled.vector_flops, reads=(x, mask))
-
-
-# In a domain with channels last, ONNX's operators are priced on the permuted operand.
 
 
 def turned(x: TensorType, *operands: TensorType | None, called: str, **attributes: Any) -> Estimate:
@@ -160,11 +140,6 @@ def quantizing(dtype: DType, zero_point: TensorType | None) -> int:
     return NARROW if dtype.is_floating else QUANTIZE - (zero_point is None)
 
 
-def dequantizing(zero_point: TensorType | None) -> int:
-    """Operations per dequantized element."""
-    return DEQUANTIZE - (zero_point is None)
-
-
 def meet_parameters(of: Operands, axis: int, block_size: int) -> None:
     """Requires one scale and zero point for all elements, for each place of an axis, or for each block of places."""
     x, *parameters = of
@@ -189,7 +164,7 @@ def meet_parameters(of: Operands, axis: int, block_size: int) -> None:
 def quantize_linear(of: Operands, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0) -> Estimate:
     """Six operations per element, five without a zero point, whatever shares a scale."""
     meet_parameters(of, axis, block_size)
-    named = onnx_dtype(output_dtype) if output_dtype else UINT8
+    named = entries.onnx_dtype(output_dtype) if output_dtype else UINT8
     dtype = named if of.zero_point is None else of.zero_point.dtype
     return convert(of.x, dtype, quantizing(dtype, of.zero_point), of.scale, of.zero_point)
 
@@ -199,17 +174,21 @@ def quantize_linear(of: Operands, *, axis: int = 1, block_size: int = 0, output_
 def dequantize_linear(of: Operands, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0) -> Estimate:
     """Three operations per element, two without a zero point, whatever shares a scale."""
     meet_parameters(of, axis, block_size)
-    dtype = onnx_dtype(output_dtype) if output_dtype else of.scale.dtype
-    return convert(of.x, dtype, dequantizing(of.zero_point), of.scale, of.zero_point)
+    dtype = entries.onnx_dtype(output_dtype) if output_dtype else of.scale.dtype
+    return convert(of.x, dtype, DEQUANTIZE - (of.zero_point is None), of.scale, of.zero_point)
 
 
 def quantized_product(
-    product: Estimate, *zeroed: TensorType, dtype: DType, per_result: int = QUANTIZE, reads: Touched = ()
+    product: Estimate,
+    *zeroed: TensorType,
+    dtype: DType,
+    per_result: int = QUANTIZE,
+    reads: entries.Touched = (),
 ) -> Estimate:
     """A product of quantized operands: a subtraction per element of `zeroed`, `per_result` operations per result."""
     out, factor = only_result(product), product.reads[0]
     assert isinstance(factor, TensorType)
-    vector, kind = per_result * out.numel + total(x.numel for x in zeroed), arithmetic(factor)
+    vector, kind = per_result * out.numel + total(x.numel for x in zeroed), entries.arithmetic(factor)
     return product.plus(out=(out.like(dtype=dtype),), vector_flops=vector, reads=reads, matrix_dtype=kind)
 
 
@@ -218,8 +197,8 @@ def quantized_product(
 )
 def qlinear_matmul(of: Operands) -> Estimate:
     """A product of integers; zero points taken off both operands, six operations to quantize each result."""
-    require_scales((*of.a.shape[:-1], 1), of.a_scale, of.a_zero_point, of.y_scale, of.y_zero_point)
-    require_scales((*of.b.shape[:-2], 1, of.b.shape[-1]), of.b_scale, of.b_zero_point)
+    entries.require_scales((*of.a.shape[:-1], 1), of.a_scale, of.a_zero_point, of.y_scale, of.y_zero_point)
+    entries.require_scales((*of.b.shape[:-2], 1, of.b.shape[-1]), of.b_scale, of.b_zero_point)
     dtype = of.y_zero_point.dtype
     return quantized_product(matmul(of.a, of.b), of.a, of.b, dtype=dtype, reads=of.but("a b"))
 
@@ -230,8 +209,8 @@ def qlinear_matmul(of: Operands) -> Estimate:
 def qlinear_conv(of: Operands, **geometry: Any) -> Estimate:
     """A convolution of integers; zero points taken off both operands, six operations to quantize each result."""
     product = either_way(lambda x: conv.convolution(x, of.w, of.bias, **geometry), of.x, of.channels_last)
-    require_scales((), of.x_scale, of.x_zero_point, of.y_scale, of.y_zero_point)
-    require_scales(of.w.shape[:1], of.w_scale, of.w_zero_point)
+    entries.require_scales((), of.x_scale, of.x_zero_point, of.y_scale, of.y_zero_point)
+    entries.require_scales(of.w.shape[:1], of.w_scale, of.w_zero_point)
     return quantized_product(product, of.x, of.w, dtype=of.y_zero_point.dtype, reads=of.but("x w bias"))
 
 
@@ -242,12 +221,12 @@ def between(
     estimate: Estimate, operands: tuple[Quantized, ...], zero_point: TensorType | None, *scales: TensorType
 ) -> Estimate:
     """The estimate with the conversions before and after it; the result has the first operand's type."""
-    require_scales((), zero_point, *scales, *(zero for _, zero in operands))
+    entries.require_scales((), zero_point, *scales, *(zero for _, zero in operands))
     out = only_result(estimate).like(dtype=operands[0][0].dtype)
-    conversions = sum(dequantizing(zero) * x.numel for x, zero in operands)
+    conversions = sum((DEQUANTIZE - (zero is None)) * x.numel for x, zero in operands)
     conversions += quantizing(out.dtype, zero_point) * out.numel
     reads = (value for operand in operands for value in operand)
-    return fused((out,), estimate, work(conversions), reads=(*reads, *scales, zero_point))
+    return entries.fused((out,), estimate, work(conversions), reads=(*reads, *scales, zero_point))
 
 
 @takes("a a_scale a_zero_point? b b_scale b_zero_point? c_scale c_zero_point?")

@@ -113,10 +113,7 @@ def svm_regressor(of: Operands) -> Estimate:
 
 @rule("ai.onnx.ml.SVMClassifier").takes(f"x; {SUPPORT} prob_a=() vectors_per_class=() {CLASSES}")
 def svm_classifier(of: Operands) -> Estimate:
-    """Kernels with all support vectors, summed for every pair of classes, which vote; or one product per class.
-
-    Scores are per class if there are probabilities, else per pair of classes; two classes have scores of both signs.
-    """
+    """Kernels with all support vectors, summed for every pair of classes, which vote; or one product per class."""
     rows, vectors = rows_and_features(of.x)[0], sum(of.vectors_per_class)
     labels = len(of.classlabels_ints or of.classlabels_strings)
     if vectors:
@@ -129,9 +126,6 @@ def svm_classifier(of: Operands) -> Estimate:
     likely = work(2 * rows * len(of.prob_a), rows * len(of.prob_a))
     stored = len(of.coefficients) + len(of.support_vectors) + len(of.rho) + 2 * len(of.prob_a)
     return scored(of, columns, found, decided, likely, reads=(of.x, FLOAT_BYTES * stored))
-
-
-# Look-ups of values.
 
 
 @rule("ai.onnx.ml.ArrayFeatureExtractor")

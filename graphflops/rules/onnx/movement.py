@@ -13,14 +13,13 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, Value, copied, data_dependent, free
 from graphflops.dims import Dim, broadcast, floor_div, meet, mod, prod
 from graphflops.errors import DimError
-from graphflops.rules import rearrange
+from graphflops.rules import rearrange, shapes
 from graphflops.rules.onnx import entries, values
 from graphflops.rules.onnx.conv import window_counts
 from graphflops.rules.onnx.values import Number, Place, filled, known_contents, moved
 from graphflops.rules.rearrange import columns_to_image, repeated, triangle
 from graphflops.rules.registry import require, require_known, rule
-from graphflops.rules.shapes import axes, end_to_end, replaced, resolved, same_elements, shown, tensors_of
-from graphflops.rules.shapes import axis as place_of
+from graphflops.rules.shapes import axes, axis_of, replaced, same_elements, shown, tensors_of
 from graphflops.tensor import DTYPES, INT64, DType, TensorType, UnknownType
 
 KIND = "movement"
@@ -85,7 +84,7 @@ def reshape(x: TensorType | UnknownType, shape: entries.Numbers = None, *, allow
         beyond = [place for place, length in enumerate(wanted) if length == 0 and place >= x.rank]
         require(not beyond, f"{shown(wanted)} keeps an axis that {shown(x.shape)} does not have")
         wanted = tuple(x.shape[place] if length == 0 else length for place, length in enumerate(wanted))
-    return free(same_elements(x, resolved(x, wanted)))
+    return free(same_elements(x, shapes.resolved(x, wanted)))
 
 
 def _of_unknown(x: UnknownType, wanted: Sequence[Dim | None]) -> TensorType | UnknownType:
@@ -154,9 +153,6 @@ def bit_cast(x: TensorType, *, to: int) -> Estimate:
     return free(x.view(x.shape, dtype))
 
 
-# Permuted and concatenated tensors.
-
-
 @rule("onnx.Transpose")
 def transpose(x: TensorType, *, perm: Sequence[int] | None = None) -> Estimate:
     """Axes in the given order, by default reversed."""
@@ -181,8 +177,8 @@ rule("onnx.Concat.1").derived(concat, usually={"axis": 1})
 
 def joined(tensors: Sequence[TensorType], axis: int) -> TensorType:
     """The tensors joined along an axis, with their known contents."""
-    shape = end_to_end(tensors, axis)
-    out, place = tensors[0].like(shape), place_of(axis, len(shape))
+    shape = shapes.end_to_end(tensors, axis)
+    out, place = tensors[0].like(shape), axis_of(axis, len(shape))
     known = [contents for x in tensors if (contents := known_contents(x)) is not None]
     if len(known) < len(tensors):
         return out
@@ -193,9 +189,6 @@ def joined(tensors: Sequence[TensorType], axis: int) -> TensorType:
         return part[at[:place] + (index,) + at[place + 1 :]]
 
     return filled(out, entry)
-
-
-# Stored repeats.
 
 
 @rule("onnx.Expand")
@@ -228,21 +221,17 @@ def tile_axis(x: TensorType, tiles: entries.Numbers, axis: entries.Numbers) -> E
     """Repeats one axis end to end."""
     times, along = entries.size(tiles), entries.size(axis)
     require_known(isinstance(along, int), "which axis is repeated depends on data")
-    place = place_of(along, x.rank) if isinstance(along, int) else 0
+    place = axis_of(along, x.rank) if isinstance(along, int) else 0
     more = entries.unknown("tile", place) if times is None else times
     return _repeated(x, replaced((1,) * x.rank, place, more))
 
 
 def _repeated(x: TensorType, times: Sequence[Dim]) -> Estimate:
-    """Writes every repeat, with known contents."""
     copy = repeated(x, times)
     (out,) = tensors_of(copy.out)
     lengths = [length if isinstance(length, int) else 1 for length in x.shape]
     source = moved(x, out, lambda at: [i % length for i, length in zip(at, lengths, strict=True)])
     return replace(copy, out=(source,))
-
-
-# Blocks of images.
 
 
 @rule("onnx.DepthToSpace")
@@ -286,9 +275,6 @@ def col2im(
     return columns_to_image(x, (batch,), channels, image)
 
 
-# Copies with some elements moved or zeroed.
-
-
 @rule("onnx.Trilu", "com.microsoft.Trilu")
 def trilu(x: TensorType, k: entries.Numbers = None, *, upper: int = 1) -> Estimate:
     """A copy, zero on one side of a diagonal."""
@@ -306,6 +292,6 @@ def trilu(x: TensorType, k: entries.Numbers = None, *, upper: int = 1) -> Estima
 @rule("onnx.ReverseSequence")
 def reverse_sequence(x: TensorType, sequence_lens: TensorType, *, batch_axis: int = 1) -> Estimate:
     """Reverses the first steps of each sequence, up to its length."""
-    batch, steps = x.shape[place_of(batch_axis, x.rank)], sequence_lens.numel
+    batch, steps = x.shape[axis_of(batch_axis, x.rank)], sequence_lens.numel
     meet(batch, steps, f"{steps} lengths are given for {batch} sequences")
     return Estimate((x.like(),), reads=(x, sequence_lens))

@@ -14,7 +14,8 @@ from graphflops.cost import Estimate, free
 from graphflops.dims import broadcast, floor_div, meet, mod, prod, total
 from graphflops.errors import shown
 from graphflops.rules.creation import masked
-from graphflops.rules.loss_class import cross_entropy_loss, likelihood
+from graphflops.rules.elementwise import WORK, Work
+from graphflops.rules.loss import cross_entropy_loss, likelihood
 from graphflops.rules.norm import MEAN_SQUARE, STATISTICS, normalised, scaled, updated
 from graphflops.rules.norm import group_norm as of_groups
 from graphflops.rules.onnx.activation import only_value
@@ -22,9 +23,7 @@ from graphflops.rules.onnx.entries import Outputs, chosen_axes, fused, is_wanted
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import require, require_known, rule
-from graphflops.rules.shapes import axis as axis_of
-from graphflops.rules.shapes import only_result, reduced, tensors_of
-from graphflops.rules.work import WORK, Work
+from graphflops.rules.shapes import axis_of, only_result, reduced, tensors_of
 from graphflops.tensor import BOOL, FLOAT32, INT32, DType, TensorType
 
 
@@ -61,10 +60,7 @@ rule("onnx.GroupNormalization").derived(of_groups, order="x weight bias")  # of 
 
 @takes("x scale bias?; axis=-1 stash_type=1")
 def by_rows(of: Operands, *, statistics: int = STATISTICS, kept: int = 2) -> Estimate:
-    """Seven operations per element with a bias, four by the root mean square, a reciprocal root per row.
-
-    kept: how many statistics are results.
-    """
+    """Seven operations per element with a bias, four by the root mean square, a root per row. kept: results beside `x`."""
     x, scale, bias = of
     rows = x.shape[: axis_of(of.axis, x.rank)]
     for part in (scale, bias):
@@ -166,8 +162,7 @@ def group_norm(of: Operands, *, activation: int, groups: int, channels_last: int
     channels = of.x.shape[-1 if channels_last else 1]
     meet(mod(channels, groups), 0, f"{channels} channels do not make {groups} groups")
     norm = normalised(of.x, of.x.shape[0] * groups, of.gamma, of.beta)
-    after = WORK["silu" if activation else "identity"]
-    done = fused(norm.out, norm, after.on(of.x.numel), reads=norm.reads)
+    done = norm.plus(WORK["silu" if activation else "identity"].on(of.x.numel))
     if of.skip is None:
         return done
     return after_sum(of.x, of.skip, of.bias, norm=done, statistics=False)
@@ -180,14 +175,12 @@ def branchwise_rms_norm(x: TensorType, scale: TensorType | None = None, *, num_b
     return normalised(x, rows, scale, statistics=MEAN_SQUARE)
 
 
-@rule("com.microsoft.GatedRMSNorm")
-def gated_rms_norm(
-    x: TensorType, scale: TensorType, gate: TensorType, *, activation: str = "silu"
-) -> Estimate:
+@rule("com.microsoft.GatedRMSNorm").takes("x scale gate")
+def gated_rms_norm(of: Operands, *, activation: str = "silu") -> Estimate:
     """An RMS norm of groups as long as the scale, times an activated gate."""
-    norm = normalised(x, floor_div(x.numel, scale.numel), scale, statistics=MEAN_SQUARE)
-    gated = work((1 + (activation != "sigmoid")) * x.numel, x.numel)
-    return fused((x.like(),), norm, gated, reads=(x, scale, gate))
+    norm = normalised(of.x, floor_div(of.x.numel, of.scale.numel), of.scale, statistics=MEAN_SQUARE)
+    gated = work((1 + (activation != "sigmoid")) * of.x.numel, of.x.numel)
+    return norm.plus(gated, reads=(of.gate,))
 
 
 @rule("com.microsoft.QOrderedLayerNormalization").takes("x scale_x scale bias? scale_y")
@@ -198,17 +191,11 @@ def qordered_layer_normalization(of: Operands, *, axis: int = -1) -> Estimate:
     return fused((of.x.like(),), norm, converting, reads=(*of,))
 
 
-# The embedding layer of encoders: rows of up to three tables, summed and normalised.
-
-
 @rule("com.microsoft.EmbedLayerNormalization").takes(
     "ids segments? words positions of_segments? gamma beta mask? places?"
 )
 def embed_layer_normalization(of: Operands) -> Estimate:
-    """Looks up word, position and segment embeddings, sums and normalises them; only the used rows are read.
-
-    Results are the normalised rows, the unmasked length of each sequence, one addition per position, and the sum.
-    """
+    """Normalised sums of word, position and segment rows; each sequence's length, one addition per position; the sums."""
     total = of.words.like((*of.ids.shape, of.words.shape[-1]))
     used = of.positions.like((*(of.ids.shape[1:] if of.places is None else of.places.shape), total.shape[-1]))
     rows = (total, used, of.of_segments and of.of_segments.like(total.shape))
@@ -241,11 +228,10 @@ def code_of(reduction: str) -> int:
     return REDUCTIONS[reduction]
 
 
-@rule("onnx.NegativeLogLikelihoodLoss")
-def negative_log_likelihood_loss(
-    x: TensorType, target: TensorType, weight: TensorType | None = None, *, reduction: str = "mean"
-) -> Estimate:
+@rule("onnx.NegativeLogLikelihoodLoss").takes("x target weight?")
+def negative_log_likelihood_loss(of: Operands, *, reduction: str = "mean") -> Estimate:
     """Negate, compare and weight per picked score."""
+    x, target, weight = of
     return likelihood(x, target, weight, code_of(reduction))
 
 
@@ -273,10 +259,7 @@ def optimized(
     norm_coefficient: float = 0.0,
     norm_coefficient_post: float = 0.0,
 ) -> Estimate:
-    """New tensors and states; `tensors` holds all tensors, then all gradients, then `states` states of each.
-
-    Two operations more for a norm's gradient, one for shrinking afterwards.
-    """
+    """New tensors and states, of all tensors, then all gradients, then `states` of each; norms add operations."""
     groups = 2 + states
     require(len(tensors) % groups == 0, f"{len(tensors)} operands do not make {groups} for each tensor")
     many = len(tensors) // groups

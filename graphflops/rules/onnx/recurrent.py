@@ -14,6 +14,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, dim_max, floor_div, meet, prod
 from graphflops.rules import recurrent as shared
 from graphflops.rules.attention import by_head
+from graphflops.rules.elementwise import WORK, activation_named
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.entries import fused, work
 from graphflops.rules.onnx.microsoft_decoder import NORMED
@@ -22,8 +23,6 @@ from graphflops.rules.quantized import MIN_MAX, QUANTIZE
 from graphflops.rules.recurrent import Cell, Layer, recur, recur_back, with_gradients
 from graphflops.rules.reduce import SOFTMAX
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.work import WORK
-from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import INT8, TensorType
 
 KIND = "recurrent"
@@ -163,10 +162,7 @@ def recurrence(rows: Dim, heads: Dim, width: Dim, depth: Dim, update_rule: str, 
     "query key value past_state? decay? beta?; q_num_heads kv_num_heads state_window=0 update_rule='gated_delta'"
 )
 def linear_attention(of: Operands) -> Estimate:
-    """Per row a product of key and value into the state and a product of the query with the state.
-
-    There is one state per key head, for every row or the last few; query heads that share it scale their results apart.
-    """
+    """Per row and key head a product of key and value into the state, and one of each query that shares it with it."""
     q_num_heads, kv_num_heads = of.q_num_heads, of.kv_num_heads
     q, k, v = by_head(of.query, q_num_heads), by_head(of.key, kv_num_heads), by_head(of.value, kv_num_heads)
     (batch, _, rows, width), depth = k.shape, v.shape[-1]
@@ -259,15 +255,13 @@ def engram_gate(of: Operands) -> Estimate:
     )
 
 
-@rule("com.microsoft.HyperConnectionPreMix")
-def hyper_connection_pre_mix(
-    streams: TensorType, pre_mix: TensorType, *, num_branches: int = 0, reduction_scale: float = 1.0
-) -> Estimate:
+@rule("com.microsoft.HyperConnectionPreMix").takes("streams pre_mix")
+def hyper_connection_pre_mix(of: Operands, *, num_branches: int = 0, reduction_scale: float = 1) -> Estimate:
     """The streams' weighted sum, scaled."""
-    leading, _, hidden = grouped(streams, num_branches)
-    out = streams.like((*leading, hidden))
-    vector = 2 * streams.numel + (out.numel if reduction_scale != 1 else 0)
-    return Estimate((out,), vector_flops=vector, reads=(streams, pre_mix))
+    leading, _, hidden = grouped(of.streams, num_branches)
+    out = of.streams.like((*leading, hidden))
+    vector = 2 * of.streams.numel + (out.numel if reduction_scale != 1 else 0)
+    return Estimate((out,), vector_flops=vector, reads=(*of,))
 
 
 @rule("com.microsoft.HyperConnectionPostMix").takes("streams block post_mix stream_mix?")

@@ -18,11 +18,10 @@ from graphflops.rules import reduce as shared
 from graphflops.rules.cumulative import distinct, nonzero
 from graphflops.rules.onnx import entries, values
 from graphflops.rules.onnx.values import filled, known_contents, moved
-from graphflops.rules.operands import Operands
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.resample import suppression
-from graphflops.rules.shapes import axis as place_of
-from graphflops.rules.shapes import only_result, replaced, same_elements, shown, tensors_of
+from graphflops.rules.shapes import axis_of, only_result, replaced, same_elements, shown, tensors_of
 from graphflops.tensor import INT64, TensorType
 
 Fold = Callable[[Sequence[values.Number]], values.Number]
@@ -34,9 +33,15 @@ def running(x: TensorType, axis: TensorType, *, exclusive: int = 0, reverse: int
     """One operation per element."""
     place = entries.size(axis)
     estimate = cumulative.running(x, place if isinstance(place, int) else 0)
-    (out,) = estimate.out
-    if x.rank == 1 and isinstance(out, TensorType):
-        out = values.running(fold, out, x, bool(exclusive), bool(reverse))
+    out, known = only_result(estimate), known_contents(x)
+    if x.rank == 1 and known is not None:
+        numbers = [*known.values()][:: -1 if reverse else 1]
+
+        def entry(at: values.Place) -> values.Number:
+            before = len(numbers) - 1 - at[0] if reverse else at[0]
+            return values.converted(fold(numbers[: before + (not exclusive)]), out.dtype)
+
+        out = filled(out, entry)
     return replace(estimate, out=(out,), reads=(x, axis))
 
 
@@ -119,15 +124,10 @@ REDUCTIONS = {
 }
 
 
-def reduction(
-    x: TensorType,
-    axes: entries.Numbers = None,
-    *,
-    keepdims: int = 1,
-    noop_with_empty_axes: int = 0,
-    kind: Reduction,
-) -> Estimate:
+@takes("x axes?; keepdims=1 noop_with_empty_axes=0")
+def reduction(of: Operands, *, kind: Reduction) -> Estimate:
     """So many operations per element and per result; the axes became an operand in version 18, of sums in version 13."""
+    x, axes, keepdims = of.x, of.axes, of.keepdims
     gone = entries.chosen_axes(axes, x.rank) if axes is not None else ()
     reads = (x, axes if isinstance(axes, TensorType) else None)
     if gone is None:  # data-dependent axes: the remaining sizes are unknown
@@ -138,7 +138,7 @@ def reduction(
         flops = kind.each * x.numel + kind.final * out.numel
         functions = kind.evaluated * x.numel + kind.evaluated_final * out.numel
         return Estimate((out,), vector_flops=flops, transcendentals=functions, reads=reads)
-    if not gone and noop_with_empty_axes == 1:  # as onnxruntime reads it
+    if not gone and of.noop_with_empty_axes == 1:  # as onnxruntime reads it
         # a reduction over no axes: only the operations before and after the sum, maximum or product
         sums = 2 if kind.evaluated else 1  # the sum; with exponentials the maximum too
         flops = (kind.each - sums + kind.final) * x.numel
@@ -181,7 +181,7 @@ def non_zero(x: TensorType) -> Estimate:
 def compress(x: TensorType, condition: TensorType, *, axis: int | None = None) -> Estimate:
     """The slices of an axis, or the elements of the flattened tensor, for which a condition holds."""
     source = same_elements(x, (x.numel,)) if axis is None else x
-    place = 0 if axis is None else place_of(axis, x.rank)
+    place = 0 if axis is None else axis_of(axis, x.rank)
     holds = entries.literals(condition)
     if holds is None:
         out = source.like(replaced(source.shape, place, data_dependent("compress")))
@@ -197,7 +197,7 @@ def compress(x: TensorType, condition: TensorType, *, axis: int | None = None) -
 @rule("onnx.Unique", kind="sort")
 def unique(x: TensorType, *, axis: int | None = None, sorted: int = 1) -> Estimate:
     """The distinct elements or slices: n*log2(n) comparisons sort them, one per element tells neighbours apart."""
-    apart = distinct(x, axis, return_inverse=True, return_counts=True)
+    apart = distinct(x, axis, True, True)
     values, inverse, counts = tensors_of(apart.out)
     inverse = replace(inverse, shape=(inverse.numel,))
     found = entries.literals(x) if axis is None else None

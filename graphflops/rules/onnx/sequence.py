@@ -10,8 +10,7 @@ from graphflops.rules.onnx.entries import Numbers, onnx_dtype, size, unknown
 from graphflops.rules.onnx.indexing import pieces, split_lengths
 from graphflops.rules.onnx.movement import joined
 from graphflops.rules.registry import require, rule
-from graphflops.rules.shapes import axis as place_of
-from graphflops.rules.shapes import only_result, replaced, same_elements, tensors_of
+from graphflops.rules.shapes import axis_of, only_result, replaced, same_elements, tensors_of
 from graphflops.rules.views import unsqueeze
 from graphflops.tensor import BOOL, INT64, ElementType, OptionalType, SequenceType, TensorType, UnknownType
 
@@ -68,13 +67,6 @@ def listed(x: SequenceType) -> tuple[ElementType, ...] | None:
     return None if varies else (x.element,) * x.length
 
 
-# Sequences.
-
-
-def _may_be_listed(value: Value) -> bool:
-    return isinstance(value, (TensorType, UnknownType))
-
-
 @rule("onnx.SequenceEmpty")
 def sequence_empty(*, dtype: int = 1) -> Estimate:
     """An empty sequence."""
@@ -85,14 +77,14 @@ def sequence_empty(*, dtype: int = 1) -> Estimate:
 @rule("onnx.SequenceConstruct", rankless=("*",))
 def sequence_construct(*tensors: TensorType | UnknownType) -> Estimate:
     """A sequence of the given tensors."""
-    require(all(map(_may_be_listed, tensors)), "a list is one of tensors")
+    require(all(isinstance(x, (TensorType, UnknownType)) for x in tensors), "a list is one of tensors")
     return free(sequence_of([element_of(x) for x in tensors]), alias=False)
 
 
 @rule("onnx.SequenceInsert", rankless=("tensor", "position"))
 def sequence_insert(x: SequenceType, tensor: TensorType | UnknownType, position: Numbers = None) -> Estimate:
     """The sequence with one more element, by default at the end."""
-    require(_may_be_listed(tensor), "a list is one of tensors")
+    require(isinstance(tensor, (TensorType, UnknownType)), "a list is one of tensors")
     items, place, new = listed(x), None if position is None else size(position), element_of(tensor)
     if items is not None and (position is None or isinstance(place, int)):
         at = place if isinstance(place, int) else len(items)
@@ -127,13 +119,10 @@ def sequence_length(x: SequenceType) -> Estimate:
     return free(TensorType((), INT64, value=x.length), alias=False)
 
 
-# Splitting and concatenating.
-
-
 @rule("onnx.SplitToSequence")
 def split_to_sequence(x: TensorType, split: Numbers = None, *, axis: int = 0, keepdims: int = 1) -> Estimate:
     """Copies pieces of the given lengths, or of one length, or every single slice."""
-    place = place_of(axis, x.rank)
+    place = axis_of(axis, x.rank)
     length = x.shape[place]
     each = isinstance(split, TensorType) and split.rank > 0
     step = 1 if split is None else size(split)
@@ -164,14 +153,11 @@ def concat_from_sequence(x: SequenceType, *, axis: int, new_axis: int = 0) -> Es
     if not isinstance(x.element, TensorType):
         return Estimate((UnknownType(),), unknown="nothing is known of the tensors that are joined")
     whole = only_result(unsqueeze(x.element, axis)) if new_axis else x.element
-    place = place_of(axis, whole.rank)
+    place = axis_of(axis, whole.rank)
     each = whole.shape[place]
     length = VARIES if x.length is None or each is VARIES else each * x.length
     out = one_of(whole.like(replaced(whole.shape, place, length)))
     return Estimate((out,), reads=(out,) if isinstance(out, TensorType) else ())
-
-
-# Optional values.
 
 
 @rule("onnx.Optional", rankless=("x",))

@@ -18,48 +18,33 @@ from graphflops.cost import Estimate, copied
 from graphflops.dims import Dim, Expr, at_least, compare, floor_div, prod, same, where
 from graphflops.errors import DimError
 from graphflops.rules import resample
-from graphflops.rules.fourier import transform, without
-from graphflops.rules.onnx.entries import (
-    Numbers,
-    chosen_axes,
-    literals,
-    many,
-    numbers,
-    onnx_dtype,
-    size,
-    sizes,
-    unknown,
-)
+from graphflops.rules.fourier import transform
+from graphflops.rules.onnx import entries
+from graphflops.rules.onnx.entries import Numbers
 from graphflops.rules.onnx.values import Number, converted, floor, multiply
 from graphflops.rules.operands import Operands
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.resample import resized, separated
-from graphflops.rules.shapes import axis as axis_of
-from graphflops.rules.shapes import replaced
+from graphflops.rules.shapes import axis_of, replaced
 from graphflops.tensor import FLOAT32, TensorType
 
 KIND = "fourier"
 
 
-@rule("onnx.DFT")
-def dft(
-    x: TensorType,
-    dft_length: TensorType | None = None,
-    axis: Numbers = -2,
-    *,
-    inverse: int = 0,
-    onesided: int = 0,
-) -> Estimate:
+@rule("onnx.DFT").takes("x dft_length? axis?; inverse=0 onesided=0")
+def dft(of: Operands) -> Estimate:
     """A transform of every lane along an axis, cut or filled up to a length."""
-    places = literals(axis)
+    (x, dft_length, _), onesided, inverse = of, of.onesided, of.inverse
+    axis = -2 if of.axis is None else of.axis
+    places = entries.literals(axis)
     require_known(bool(places) and x.rank > 1, f"which axis of {x} to transform depends on data")
     along = axis_of((places or (0,))[0], x.rank)
     real_result = bool(onesided and inverse)
     whole = 2 * (x.shape[along] - 1) if real_result else x.shape[along]
-    length = whole if dft_length is None else _known(dft_length, "dft")
+    length = whole if dft_length is None else entries.said(dft_length, "dft_axis0")
     kept = floor_div(length, 2) + 1 if onesided and not inverse else length
     out = x.like((*replaced(x.shape, along, kept)[:-1], 1 if real_result else 2))
-    work = _transform(length, 1 if real_result else x.shape[-1]) * without(x.shape[:-1], along)
+    work = _transform(length, 1 if real_result else x.shape[-1]) * prod(replaced(x.shape[:-1], along))
     reads = (x, dft_length, axis if isinstance(axis, TensorType) else None)
     return Estimate((out,), vector_flops=work, reads=reads)
 
@@ -68,14 +53,7 @@ rule("onnx.DFT.17").derived(dft, order="x dft_length", usually={"axis": 1})
 
 
 def _transform(length: Dim, parts: Dim) -> Dim:
-    """One transform of numbers of one or two parts."""
     return where(compare("==", parts, 1), transform(length, real=True), transform(length))
-
-
-def _known(x: TensorType, what: str) -> Dim:
-    """The size that a tensor of one element holds, or a name for it."""
-    held = size(x)
-    return unknown(what, 0) if held is None else held
 
 
 @rule("onnx.STFT").takes("signal frame_step window? frame_length?")
@@ -85,9 +63,9 @@ def stft(of: Operands, *, onesided: int = 1) -> Estimate:
     batch, samples = of.signal.shape[:2]
     length = of.window.shape[0] if of.window is not None else samples
     if of.frame_length is not None:
-        length = _known(of.frame_length, "frame")
+        length = entries.said(of.frame_length, "frame_axis0")
     require(not at_least(length, samples + 1), f"a frame takes {length} samples of a signal of {samples}")
-    frames = floor_div(samples - length, _known(of.frame_step, "step")) + 1
+    frames = floor_div(samples - length, entries.said(of.frame_step, "step_axis0")) + 1
     parts = 1 if of.signal.rank == 2 else of.signal.shape[2]
     bins = floor_div(length, 2) + 1 if onesided else length
     windowing = 0 if of.window is None else length * parts
@@ -98,8 +76,8 @@ def stft(of: Operands, *, onesided: int = 1) -> Estimate:
 
 def window(length: TensorType, *, output_datatype: int = 1, flops: int, cosines: int) -> Estimate:
     """`flops` operations and `cosines` cosines per sample."""
-    samples = _known(length, "window")
-    out = TensorType((samples,), onnx_dtype(output_datatype))
+    samples = entries.said(length, "window_axis0")
+    out = TensorType((samples,), entries.onnx_dtype(output_datatype))
     return Estimate((out,), vector_flops=flops * samples, transcendentals=cosines * samples, reads=(length,))
 
 
@@ -111,8 +89,8 @@ rule("onnx.BlackmanWindow").derived(window, flops=6, cosines=2)
 @rule("onnx.MelWeightMatrix").takes("num_mel_bins dft_length sample_rate lower_edge_hertz upper_edge_hertz")
 def mel_weight_matrix(of: Operands, *, output_datatype: int = 1) -> Estimate:
     """Per weight two slopes, their minimum and a clamp at zero; per edge of a triangle a power."""
-    bins, length = _known(of.num_mel_bins, "mel"), _known(of.dft_length, "dft")
-    out = TensorType((floor_div(length, 2) + 1, bins), onnx_dtype(output_datatype))
+    bins, length = entries.said(of.num_mel_bins, "mel_axis0"), entries.said(of.dft_length, "dft_axis0")
+    out = TensorType((floor_div(length, 2) + 1, bins), entries.onnx_dtype(output_datatype))
     return Estimate((out,), vector_flops=6 * out.numel, transcendentals=bins + 2, reads=(*of,))
 
 
@@ -131,11 +109,14 @@ def grid_sample(x: TensorType, grid: TensorType, *, mode: str = "linear") -> Est
 @rule("onnx.AffineGrid")
 def affine_grid(theta: TensorType, size: TensorType) -> Estimate:
     """Every position, with a 1 appended, times the transposed affine matrix."""
-    count = many(size) or theta.shape[1] + 2  # one row of the matrix for each axis of the picture
+    count = entries.many(size) or theta.shape[1] + 2  # one row of the matrix for each axis of the picture
     require_known(isinstance(count, int), "how many axes the grid has depends on data")
     assert isinstance(count, int)
     require(count in (4, 5), f"a grid of {count} axes")
-    shape = sizes(size) or (theta.shape[0], *(unknown("grid", place) for place in range(1, count)))
+    shape = entries.sizes(size) or (
+        theta.shape[0],
+        *(entries.unknown("grid", place) for place in range(1, count)),
+    )
     return replace(resample.affine_grid_generator(theta, shape), reads=(theta, size))
 
 
@@ -164,9 +145,9 @@ _TAPS = {"nearest": 0, "linear": 2, "bilinear": 2, "cubic": 4}  # along one axis
 )
 def resize(of: Operands) -> Estimate:
     """Resizes to sizes, or by factors of the whole image: of a cropped one too, in all runtimes and ONNX's own inference."""
-    places = chosen_axes(of.axes, of.x.rank) or ()
+    places = entries.chosen_axes(of.axes, of.x.rank) or ()
     own = [of.x.shape[place] for place in places]
-    if of.sizes is not None and many(of.sizes) != 0:
+    if of.sizes is not None and entries.many(of.sizes) != 0:
         lengths = _to_sizes(own, of.sizes, of.keep_aspect_ratio_policy)
     else:
         require(of.scales is not None, "neither sizes nor scales are given")
@@ -186,14 +167,14 @@ def upsample(x: TensorType, *, width_scale: float, height_scale: float, mode: st
     return resize_by_factors(x, (1.0, 1.0, height_scale, width_scale), mode=mode)
 
 
-# Output sizes; None for a data-dependent one.
-
-Lengths = list[Dim | None]
+Lengths = list[Dim | None]  # output sizes; None for a data-dependent one
 
 
 def _to_sizes(own: Sequence[Dim], given: Numbers, policy: str) -> Lengths:
-    wanted = sizes(given)
-    require(many(given) in (None, len(own)), f"{many(given)} sizes are given for {len(own)} axes")
+    wanted = entries.sizes(given)
+    require(
+        entries.many(given) in (None, len(own)), f"{entries.many(given)} sizes are given for {len(own)} axes"
+    )
     if wanted is None:
         return [None] * len(own)
     if policy == "stretch":
@@ -210,8 +191,11 @@ def _to_sizes(own: Sequence[Dim], given: Numbers, policy: str) -> Lengths:
 
 
 def _by_factors(own: Sequence[Dim], given: Numbers) -> Lengths:
-    factors = numbers(given)
-    require(many(given) in (None, len(own)), f"{many(given)} factors are given for {len(own)} axes")
+    factors = entries.numbers(given)
+    require(
+        entries.many(given) in (None, len(own)),
+        f"{entries.many(given)} factors are given for {len(own)} axes",
+    )
     if factors is None:
         return [None] * len(own)
     wrong = [factor for factor in factors if not isinstance(factor, Expr) and not 0 < factor < inf]
@@ -229,13 +213,12 @@ def _scaled(length: Dim, factor: Number) -> Dim | None:
     return int(found) if isinstance(found, float) else found
 
 
-# Work.
-
-
 def _resized(x: TensorType, lengths: dict[int, Dim | None], mode: str, antialias: bool = False) -> Estimate:
     require_known(mode in _TAPS, f"unknown mode {mode}")
     wanted = [lengths.get(place, own) for place, own in enumerate(x.shape)]
-    shape = tuple(unknown("resize", at) if length is None else length for at, length in enumerate(wanted))
+    shape = tuple(
+        entries.unknown("resize", at) if length is None else length for at, length in enumerate(wanted)
+    )
     taps = _TAPS[mode]
     kept = [compare("==", own, size) for own, size in zip(x.shape, shape, strict=True)]
     if taps and kept == [1] * x.rank:

@@ -17,19 +17,8 @@ from typing import Union
 
 from msgspec.structs import replace
 
-from graphflops.dims import (
-    Dim,
-    Expr,
-    arguments,
-    at_least,
-    call,
-    compare,
-    dim_max,
-    dim_min,
-    floor_div,
-    mod,
-    where,
-)
+from graphflops import dims
+from graphflops.dims import Dim, Expr
 from graphflops.dims.atoms import COMPARISONS
 from graphflops.dims.parser import SIMPLE, RatioArithmetic
 from graphflops.errors import DimError
@@ -86,30 +75,10 @@ def reduced(
     return _holding(out, contents)
 
 
-def running(
-    function: Callable[[Sequence[Number]], Number],
-    out: TensorType,
-    x: TensorType,
-    exclusive: bool,
-    reverse: bool,
-) -> TensorType:
-    """`out` with the function applied to every prefix of a vector's contents."""
-    if not isinstance(x.value, tuple) or len(x.value) > FOLLOWED:
-        return out
-    numbers = list(flat((x.value,)))[:: -1 if reverse else 1]
-    ends = range(len(numbers)) if exclusive else range(1, len(numbers) + 1)
-
-    def contents() -> Contents:
-        results = [converted(function(numbers[:end]), out.dtype) for end in ends]
-        return tuple(results[:: -1 if reverse else 1])
-
-    return _holding(out, contents)
-
-
 def converted(number: Number, dtype: DType) -> Number:
     """The number converted to an element type; raises ValueError if the result is unknown."""
     if dtype.kind == "bool":
-        truth = isinstance(number, Expr) and at_least(number, 0) and at_least(1, number)
+        truth = isinstance(number, Expr) and dims.at_least(number, 0) and dims.at_least(1, number)
         return number if truth else compared("!=", number, 0)
     if dtype.kind == "float":
         return number if isinstance(number, Expr) else _rounded(number, dtype)
@@ -144,7 +113,7 @@ def fraction(number: Number) -> tuple[Dim, Dim]:
     if isinstance(number, Expr) and len(number.terms) == 1:
         ((atoms, coefficient),) = number.terms.items()
         if coefficient == 1 and len(atoms) == 1 and (atoms[0].kind, atoms[0].name) == ("call", "truediv"):
-            numerator, denominator = arguments(atoms[0])
+            numerator, denominator = dims.arguments(atoms[0])
             return numerator, denominator
     return number, 1
 
@@ -184,32 +153,32 @@ def _of_fractions(exact: Callable[..., Number], symbolic: Callable[..., Number])
     return _of(exact, lambda a, b: symbolic(*fraction(a), *fraction(b)))
 
 
-# Functions of single elements.
-
 add = _of_fractions(operator.add, lambda p, q, r, s: quotient(p * s + r * q, q * s))
 multiply = _of_fractions(operator.mul, lambda p, q, r, s: quotient(p * r, q * s))
 divide = _of_fractions(operator.truediv, lambda p, q, r, s: quotient(p * s, q * r))
-remainder = _of_sizes(operator.mod, mod)  # with the divisor's sign
+remainder = _of_sizes(operator.mod, dims.mod)  # with the divisor's sign
 # It has the dividend's sign; onnxruntime also computes it for integers in double precision.
 remainder_of_dividend = _of_sizes(math.fmod, shapes.remainder_of_dividend)
-power = _of_sizes(math.pow, lambda a, b: call("pow", a, b))
-square_root = _of_sizes(math.sqrt, lambda a: call("sqrt", a))  # of a size need not be whole
+power = _of_sizes(math.pow, lambda a, b: dims.call("pow", a, b))
+square_root = _of_sizes(math.sqrt, lambda a: dims.call("sqrt", a))  # of a size need not be whole
 negate = _of(operator.neg, lambda a: multiply(a, -1))
 subtract = _of_fractions(operator.sub, lambda p, q, r, s: quotient(p * s - r * q, q * s))
 divide_whole = _of_sizes(shapes.divided, shapes.divided)  # towards zero
-floor = _of(math.floor, lambda a: floor_div(*fraction(a)))
+floor = _of(math.floor, lambda a: dims.floor_div(*fraction(a)))
 ceil = _of(math.ceil, lambda a: negate(floor(negate(a))))
-nearest = _of(round, lambda a: a if fraction(a)[1] == 1 else call("round", a))  # halves to the even number
-smallest = _of_sizes(lambda *numbers: min(numbers), dim_min)
-largest = _of_sizes(lambda *numbers: max(numbers), dim_max)
-magnitude = _of(abs, lambda a: a if at_least(a, 0) else largest(a, negate(a)))
+nearest = _of(
+    round, lambda a: a if fraction(a)[1] == 1 else dims.call("round", a)
+)  # halves to the even number
+smallest = _of_sizes(lambda *numbers: min(numbers), dims.dim_min)
+largest = _of_sizes(lambda *numbers: max(numbers), dims.dim_max)
+magnitude = _of(abs, lambda a: a if dims.at_least(a, 0) else largest(a, negate(a)))
 
 
 def compared(relation: str, a: Number, b: Number) -> Number:
     """1 where the relation holds, else 0."""
     exact = COMPARISONS[relation]
     function = _of_fractions(
-        lambda x, y: int(exact(x, y)), lambda p, q, r, s: compare(relation, p * s, r * q)
+        lambda x, y: int(exact(x, y)), lambda p, q, r, s: dims.compare(relation, p * s, r * q)
     )
     return function(a, b)
 
@@ -232,11 +201,8 @@ def sign(a: Number) -> Number:
 def chosen(condition: Number, a: Number, b: Number) -> Number:
     """The first of two numbers if the condition is not zero, else the second."""
     if isinstance(condition, Expr):
-        return where(condition, *_sizes(a, b))
+        return dims.where(condition, *_sizes(a, b))
     return a if condition else b
-
-
-# Contents by index.
 
 
 Known = dict[Place, Number]  # contents by index, in row-major order
