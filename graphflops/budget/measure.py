@@ -105,7 +105,6 @@ class Measures:
         return {line.path: line for line in Tree(self.report, self.ledger, idle=True).paths()}
 
     def unknown(self, path: str = "") -> Counter[str]:
-        """How often each operator of unknown cost is called in a module."""
         return Counter(row.op for row in self._unknown if is_within(row.module, path))
 
     @cached_property

@@ -25,7 +25,7 @@ from graphflops.loading import analyze
 from graphflops.onnx_audit.audit import audit
 from graphflops.render import findings as render
 from graphflops.render.diff.texts import COMMENT, markdown
-from graphflops.render.document import escaped
+from graphflops.render.document import escaped, fitted
 from graphflops.render.findings import offered
 from graphflops.render.summary import headline
 from graphflops.render.text import assumptions, count_of
@@ -243,36 +243,28 @@ def page(
         parts.append(f"\nIdentical in cost: {escaped(named(same, _NAMED))}\n")
     room = limit - size("".join(parts)) - _REST
     # A character is 4 bytes at most.
-    share = max(_OF_ONE, room // max(len(listed), 1)) if mark else room // 4
-    for index, section in enumerate(_sections(listed, min(share, room - _REST))):
-        room -= size(section)
-        if room < 0:
-            parts.append(f"\n… and {count_of(len(listed) - index, 'more changed model')}.\n")
-            break
-        parts.append(section)
-    return "".join([f"{mark}\n"] * bool(mark) + parts)
+    share = min(max(_OF_ONE, room // max(len(listed), 1)) if mark else room // 4, room - _REST)
+    sections = [(_section(change, share), 1) for change in listed]
+    rest = fitted(sections, room, lambda count: f"\n… and {count_of(count, 'more changed model')}.\n", size)
+    return "".join([*[f"{mark}\n"] * bool(mark), *parts, rest])
 
 
-def _sections(changes: Sequence[ModelChange], share: int) -> Iterator[str]:
-    for change in changes:
-        head = f"\n### {escaped(change.path)}"
-        offer = f"\n{escaped(change.offer)}\n" if change.offer else ""
-        if change.error:
-            yield f"{head}: not analyzed\n\n{escaped(change.error)}\n"
-        elif change.comparison is not None:
-            yield f"{head}\n\n{markdown(change.comparison, limit=share)}{offer}"
-        elif change.report is not None:
-            report = change.report
-            flops = report.value(report.total().matrix_flops)
-            known = "a formula of" if flops is None else number(flops)
-            least = "at least " if report.coverage.unknown else ""
-            at = f" at {assumptions(report.assumed)}" if report.assumed else ""
-            yield f"{head}: new\n\n{escaped(headline(report))} · {least}{known} FLOPs{escaped(at)}\n"
-            if doubt := contradicted(report):
-                yield f"\n{escaped(doubt)}\n"
-            yield offer
-        else:
-            yield f"{head}: gone\n"
+def _section(change: ModelChange, share: int) -> str:
+    head = f"\n### {escaped(change.path)}"
+    offer = f"\n{escaped(change.offer)}\n" if change.offer else ""
+    if change.error:
+        return f"{head}: not analyzed\n\n{escaped(change.error)}\n"
+    if change.comparison is not None:
+        return f"{head}\n\n{markdown(change.comparison, limit=share)}{offer}"
+    if (report := change.report) is None:
+        return f"{head}: gone\n"
+    flops = report.value(report.total().matrix_flops)
+    known = "a formula of" if flops is None else number(flops)
+    least = "at least " if report.coverage.unknown else ""
+    at = f" at {assumptions(report.assumed)}" if report.assumed else ""
+    said = f"{head}: new\n\n{escaped(headline(report))} · {least}{known} FLOPs{escaped(at)}\n"
+    doubt = contradicted(report)
+    return said + (f"\n{escaped(doubt)}\n" if doubt else "") + offer
 
 
 def loosened(old: BudgetFile, new: BudgetFile) -> Iterator[str]:

@@ -93,7 +93,6 @@ def _number(text: str) -> int:
 
 
 def _parts(text: str, expected: str) -> tuple[str, str]:
-    """What stands before the last `=`, and what after it."""
     name, found, value = text.rpartition("=")
     if not found or not name.strip():
         refused(text, f"not {expected}")
@@ -196,7 +195,6 @@ def valued(name: str, metavar: str, text: str, *others: str, **more: Any) -> Opt
 
 
 def _pairs(name: str, keyword: str, written: str, read: Callable[[str], Any], text: str) -> Option[Any]:
-    """An option that may be repeated, for values by name."""
     kind = Written(written, read)
     return click.option(name, keyword, type=kind, multiple=True, callback=named, help=text)
 

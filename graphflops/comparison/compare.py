@@ -200,10 +200,10 @@ def _totals(
         figures = dict(kinds.compared(joined.old.cost(before.cost), joined.new.cost(after.cost)))
         figures["peak_bytes"] = kinds.figure(joined.old(before.peak_bytes), joined.new(after.peak_bytes))
         found[name] = figures
-    needed: list[dict[str, Dim]] = []  # on their devices: in total, or if a size is open the requested bytes
-    for report in (old, new):
-        sizes = ((use.phase, use.device_total, use.requested_peak) for use in report.memory_use)
-        needed.append({phase: peak if taken is None else taken for phase, taken, peak in sizes})
+    needed: list[dict[str, Dim]] = [  # on their devices: in total, or if a size is open the requested bytes
+        {use.phase: use.requested_peak if use.device_total is None else use.device_total for use in side}
+        for side in (old.memory_use, new.memory_use)
+    ]
     for phase, name in (("inference", "forward"), ("training", "step")):
         if all(phase in of for of in needed):
             taken = kinds.figure(joined.old(needed[0][phase]), joined.new(needed[1][phase]))

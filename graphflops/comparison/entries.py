@@ -276,7 +276,6 @@ def _aligned(trees: Trees) -> Iterator[tuple[str, str]]:
 
 
 def _grouped(trees: Trees, column: str) -> list[dict[str, Counts]]:
-    """In each program, the kinds of calls by a column of their rows."""
     sides: list[dict[str, list[int]]] = [{}, {}]
     for groups, report, kinds in zip(sides, trees.reports, trees.numbers, strict=True):
         for row, kind in zip(report.rows, kinds, strict=True):

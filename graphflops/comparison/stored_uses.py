@@ -260,7 +260,6 @@ class Matcher:
         return sum(one.module in places and _int(one.numel) == _int(norm.numel) for one in self.all) > weights
 
     def _shifts_nothing(self, norm: Row) -> bool:
-        """True if the shift and the mean of a norm are stored zeros."""
         return len(norm.inputs) > 3 and all(self.uniform(named.name) == 0 for named in norm.inputs[2:4])
 
 

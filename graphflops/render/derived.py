@@ -136,7 +136,6 @@ _HEADS = ("model", "FLOPs", "params", "bytes", "peak memory", "coverage", "analy
 _DEVICE_HEADS = ("time", "90 % interval", "device memory")
 _COUNTED = ("model", "matrix_flops", "parameters", "bytes", "peak_bytes", "calls", "unknown", "seconds")
 _FIELDS = (*_COUNTED, "error")
-_QUANTITIES = ("matrix_flops", "bytes", "peak_bytes")
 _DEVICE_FIELDS = ("time_seconds", "time_low", "time_high", "device_bytes")
 _FORMULA = 40  # characters of a formula
 _NAME = 200
@@ -193,13 +192,14 @@ def _exact(line: OverviewLine, names: Sequence[str]) -> dict[str, Any]:
     row |= {"model": safe(line.model, 10_000), "error": safe(line.error, 10_000) or None}
     if (cost := line.cost) is None:
         return row
-    for name, figure in zip(_QUANTITIES, (cost.matrix_flops, cost.moved_bytes, cost.peak_bytes), strict=True):
-        row[name] = quantity(figure, cost.values)
-    row |= {"parameters": cost.parameters, "calls": cost.calls, "unknown": cost.unknown}
+    dims = {"matrix_flops": cost.matrix_flops, "bytes": cost.moved_bytes, "peak_bytes": cost.peak_bytes}
+    row |= {name: quantity(dim, cost.values) for name, dim in dims.items()}
+    counts = ("parameters", "calls", "unknown", "device_bytes")
+    row |= {name: getattr(cost, name) for name in counts if name in names}
     row["seconds"] = round(cost.seconds, 3)
     if cost.time is not None:
         row |= {f"time_{name}": getattr(cost.time, name) for name in ("seconds", "low", "high")}
-    return row | ({"device_bytes": cost.device_bytes} if "device_bytes" in names else {})
+    return row
 
 
 def _spelled(cell: Any) -> str | int:
@@ -244,7 +244,7 @@ def history_grid(found: History) -> TextTable:
             texts = ["" if value is None else measured(name, value) for name, value in known]
             figures = [f"{'>= ' if cost.unknown else ''}{texts[0]}", figures[1], *texts[1:]]
         commit, subject = version.commit[:_HASH], safe(point.line.error or version.subject, _SUBJECT)
-        entries.append(Entry([commit, version.date, subject, *figures], path=commit))
+        entries.append(Entry([commit, version.date, subject, *figures]))
         before = flops if flops is not None else before
     return TextTable(_COMMIT_HEADS, entries, names=3)
 

@@ -89,12 +89,15 @@ def rows(grid: TextTable) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
-def fitted(lines: Sequence[tuple[str, int]], limit: int | None, rest: Callable[[int], str]) -> str:
-    """As many lines as fit in `limit` characters, then `rest` of the others' count. lines: each with its count."""
-    ends = [*accumulate(len(line) for line, _ in lines)]
+def fitted(
+    lines: Sequence[tuple[str, int]], limit: int | None, rest: Callable[[int], str],
+    size: Callable[[str], int] = len,
+) -> str:  # fmt: skip
+    """As many lines as fit in a limit, then `rest` of the others' count. lines: each with its count. size: of a text."""
+    ends = [*accumulate(size(line) for line, _ in lines)]
     if limit is None or not ends or ends[-1] <= limit:
         return "".join(line for line, _ in lines)
-    kept = bisect_right(ends, limit - len(rest(sum(count for _, count in lines))))
+    kept = bisect_right(ends, limit - size(rest(sum(count for _, count in lines))))
     return "".join(line for line, _ in lines[:kept]) + rest(sum(count for _, count in lines[kept:]))
 
 

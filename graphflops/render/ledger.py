@@ -84,7 +84,6 @@ class Ledger:
         return groups
 
     def group(self, counts: Mapping[int, int], times: int = 1) -> Group:
-        """Counted rows added up, `times` times."""
         return Group(
             calls=times * sum(counts.values()),
             unknown=times * sum(n for kind, n in counts.items() if self.kinds[kind].state == "unknown"),
@@ -196,7 +195,6 @@ class Tree:
         return lines
 
     def weight(self, module: TreeModule) -> tuple[int, ...]:
-        """The sort key of a module, with everything in it."""
         return self.ledger.weight(self.ledger.group(self.totals[self.shape_of[module]][0]))
 
     def paths(self, depth: int | None = None) -> Iterator[Line]:

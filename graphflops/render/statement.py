@@ -86,7 +86,7 @@ def tables(found: Statement) -> Iterator[TextTable]:
         name = safe(one.name, 60) + " (not counted)" * (not one.counted)
         length = "" if one.length is None else f"{one.length:,}"
         cells = [name, parameters(one.tokens), length, *_figures(one.flops, one.at_least)]
-        entries.append(Entry(cells, path=name))
+        entries.append(Entry(cells))
         each = _figures(one.flops, one.at_least, one.tokens)
         entries.append(Entry([f"per {unit(found)}", "", "", *each], 1))
     entries.append(Entry(["counted", "", "", *_figures(found.flops, found.at_least)]))

@@ -112,7 +112,6 @@ class Page:
                 self._row(block.room, names, cells, style)
 
     def text(self) -> str:
-        """The text, without blanks at line ends."""
         return "\n".join(line.rstrip() for line in self.lines) + "\n"
 
     def _row(self, room: int, names: str, figures: Sequence[str], style: str) -> None:
@@ -131,15 +130,12 @@ class Page:
 
 
 class _Block(Record, frozen=True):
-    """Columns of a table that stand side by side."""
-
     names: Sequence[int]  # the columns of names
     name_widths: Sequence[int]  # of each, or () where they are joined
     room: int  # columns of the screen that the names take
     figures: Sequence[int]  # the other columns
 
     def names_of(self, rows: Sequence[Sequence[str]]) -> list[str]:
-        """The names of each row, as they stand at its left."""
         texts = [[row[index] for row in rows] for index in self.names]
         for place, room in enumerate(self.name_widths):
             short = told_apart(texts[place], room)

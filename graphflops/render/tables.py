@@ -45,7 +45,7 @@ class Entry(Record, frozen=True):
 
     cells: Sequence[str]
     level: int = 0  # how far in the first cell stands
-    path: str = ""  # what stands there instead in a format that has no indentation
+    path: str = ""  # of a module, which stands there instead in a format that has no indentation
     alarming: bool = False
 
 
@@ -115,7 +115,7 @@ def _phases(report: Report, numbers: Numbers) -> TextTable:
         cells = [name, *(f"{least}{amount}" for amount in amounts), held]
         if report.device:
             cells.append("" if totals.time is None else f"{least}{seconds(totals.time.seconds)}")
-        entries.append(Entry(cells, path=name))
+        entries.append(Entry(cells))
     heads = ("phase", *(quantity.head for quantity in shown), "peak memory", *["time"] * bool(report.device))
     return TextTable(heads, entries)
 
@@ -169,7 +169,7 @@ def _groups(head: str, ledger: Ledger, key: Callable[[Row], str], most: int, *, 
         vector = _known(group, ledger.numbers.count(group.cost.vector_flops))
         moved = _known(group, ledger.numbers.memory(traffic(group.cost)))
         cells = [name, f"{group.calls:,}", *_work(group, whole, ledger), vector, moved]
-        entries.append(Entry(cells, path=name, alarming=group.unknown > 0))
+        entries.append(Entry(cells, alarming=group.unknown > 0))
     return TextTable((head, "calls", *_work_heads(ledger), "vector", "bytes"), entries)
 
 
@@ -183,19 +183,17 @@ def _attentions(report: Report, numbers: Numbers, most: int) -> TextTable:
     heads += ["visible", "scores moved", "KV bytes"]
     heads += [*(["partial + full blocks"] if in_blocks else []), "operator"]
     heads += ["kernel"] if chosen else []
-    entries = [_attention(use, group, numbers, in_blocks, chosen) for use, group in groups[:most]]
+    rows = [_attention(use, group, numbers, in_blocks, chosen) for use, group in groups[:most]]
     rest = sum(len(group) for _, group in groups[most:])
     if rest:
-        entries.append(Entry([f"… {rest:,} more", *[""] * (len(heads) - 1)]))
-    kept = [i for i in range(len(heads)) if not entries or any(entry.cells[i] for entry in entries)]
-    entries = [replace(entry, cells=[entry.cells[i] for i in kept]) for entry in entries]
-    return TextTable([heads[i] for i in kept], entries)
+        rows.append([f"… {rest:,} more", *[""] * (len(heads) - 1)])
+    kept = [i for i in range(len(heads)) if not rows or any(row[i] for row in rows)]
+    return TextTable([heads[i] for i in kept], [Entry([row[i] for i in kept]) for row in rows])
 
 
 def _attention(
     use: AttentionUse, group: Sequence[AttentionUse], numbers: Numbers, in_blocks: bool, chosen: bool
-) -> Entry:
-    """One line for equal attentions; the figures are sums over them."""
+) -> list[str]:
     count = len(group)
     place = numbered([each.module or each.source or each.calls[0] for each in group])
     heads, kv_heads, queries, keys, *widths = (
@@ -209,8 +207,7 @@ def _attention(
     work = (numbers.count(use.flops * count), visible, scores, numbers.memory(use.kv_bytes * count))
     tiles = [" + ".join(numbers.count(x * count) for x in blocks)] * in_blocks
     called = operator_name(use.op) or f"{len(group[0].calls)} calls"
-    cells = [safe(place), f"{count:,}", *shape, *work, *tiles, called, *([_kernel(use)] if chosen else [])]
-    return Entry(cells, path=safe(place))
+    return [safe(place), f"{count:,}", *shape, *work, *tiles, called, *([_kernel(use)] if chosen else [])]
 
 
 def _kernel(use: AttentionUse) -> str:

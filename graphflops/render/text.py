@@ -174,7 +174,6 @@ class Numbers:
         return self._known[quantity]
 
     def count(self, quantity: Dim) -> str:
-        """A number where it is known, else its formula."""
         value = self.value(quantity)
         return number(value) if value is not None else shortened(self.formula(quantity), self._width)
 
@@ -182,7 +181,6 @@ class Numbers:
         return formula(quantity, self._names)
 
     def memory(self, quantity: Dim) -> str:
-        """A number of bytes where it is known, else its formula."""
         value = self.value(quantity)
         if value is not None:
             return memory(value)

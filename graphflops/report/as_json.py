@@ -132,8 +132,6 @@ class Tensor(msgspec.Struct, frozen=True):
 
 
 class _Document(msgspec.Struct, frozen=True):
-    """The JSON form of a report."""
-
     whole: Any  # msgspec type of the object
     totals: Any  # of its totals
     phase: Any  # of one phase in these
@@ -145,7 +143,6 @@ class _Document(msgspec.Struct, frozen=True):
     time: Key
 
     def written_totals(self, session: Session, totals: Totals, report: Report) -> dict[str, Any]:
-        """Costs, peak and what the report holds in memory, side by side."""
         return {
             **written(session, totals.cost, self.costs),
             **written(session, totals, self.peaks),

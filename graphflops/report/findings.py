@@ -127,7 +127,6 @@ class ModelFindings(Record, frozen=True):
 
     @staticmethod
     def of(model: str, findings: tuple[Finding, ...], report: Report, seconds: float = 0.0) -> ModelFindings:
-        """Those of a model with its sizes and costs."""
         cost, sizes = report.total(), (report.values, report.assumed, report.names)
         whole = cost.flops, cost.moved_bytes
         return ModelFindings(model, findings, *sizes, whole=whole, seconds=seconds)

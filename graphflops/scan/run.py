@@ -122,7 +122,6 @@ class _Table(Struct):
     written: float = field(default_factory=time.monotonic)
 
     def tables(self, job: Job) -> Iterator[tuple[TableName, str]]:
-        """The further tables of a job, each with its folder."""
         for name in job.options.rows:
             yield name, further(self.folder, name)  # type: ignore[misc]
 

@@ -40,7 +40,6 @@ class RowChange(Record, frozen=True):
 
     @property
     def rank(self) -> int:
-        """By how much the FLOPs changed."""
         sides = [(side or {}).get("matrix_flops") or 0 for side in (self.before, self.after)]
         return abs(int(sides[1] - sides[0]))
 

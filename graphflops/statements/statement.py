@@ -240,8 +240,6 @@ def _stages(
 
 
 class _Priced(NamedTuple):
-    """A stage with the report and figures that it is priced from."""
-
     stage: Stage
     report: Report
     figures: Figures

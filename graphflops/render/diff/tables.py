@@ -67,7 +67,7 @@ def totals(comparison: Comparison, phase: str, room: int) -> TextTable:
         if symbolic:
             change = figure.formula
             cells.append("" if isinstance(change, int) else shortened(formula(change), min(room, _FORMULA)))
-        entries.append(Entry(cells, path=NAMES[name]))
+        entries.append(Entry(cells))
     heads = (head, "before", "after", "delta", "%", *(("delta as a formula",) if symbolic else ()))
     return TextTable(heads, entries)
 
@@ -116,7 +116,7 @@ def _cut(columns: _Columns, depth: int, most: int) -> TextTable:
     for path, parts in ranked[:most]:
         label = safe(path, 120) or "(the model itself)"
         _, _, delta, _, *others = columns.cells(summed(parts))
-        entries.append(Entry([label, f"{len(parts):,}", "", "", delta, "", *others], path=label))
+        entries.append(Entry([label, f"{len(parts):,}", "", "", delta, "", *others]))
     rest = [figures for _, parts in ranked[most:] for figures in parts]
     return columns.table(("module", "changes"), entries, rest, columns.comparison.unchanged)
 
@@ -143,7 +143,7 @@ class _Columns:
         return cells
 
     def entry(self, label: str, what: str, figures: Mapping[str, Figure], unknown: int = 0) -> Entry:
-        return Entry([label, what, *self.cells(figures)], path=label, alarming=unknown > 0)
+        return Entry([label, what, *self.cells(figures)], alarming=unknown > 0)
 
     def table(
         self, heads: tuple[str, str], entries: list[Entry], rest: Sequence[Mapping[str, Figure]], unchanged: int,
@@ -155,7 +155,7 @@ class _Columns:
         if unchanged:
             label = f"… {count_of(unchanged, heads[0])} unchanged"
             figures = ["", "", measured(self.lead, 0), "", *[""] * len(self.beside)]
-            entries.append(Entry([label, "", *figures], path=label))
+            entries.append(Entry([label, "", *figures]))
         totals = self.comparison.totals
         phases = [totals[phase] for phase in ("forward", "backward") if phase in totals]
         whole = {name: added([phase[name] for phase in phases]) for name in WORK}

@@ -38,10 +38,10 @@ def causes(comparison: Comparison, lines: int, room: int | None = None) -> Itera
     for cause, text, part in zip(shown, said, figures, strict=False):
         label = labels.get(text, text)
         alarming = any(fold.first.after_unknown for fold in cause.folds)
-        entries.append(Entry([label, *_cells(comparison, part, beside)], path=label, alarming=alarming))
+        entries.append(Entry([label, *_cells(comparison, part, beside)], alarming=alarming))
     if len(shown) < len(found):
         label = f"… {len(found) - len(shown):,} more changes"
-        entries.append(Entry([label, *_cells(comparison, summed(figures[len(shown) :]), beside)], path=label))
+        entries.append(Entry([label, *_cells(comparison, summed(figures[len(shown) :]), beside)]))
     named = [BRIEF.get(beside) or words.NAMES[beside]] if beside else []
     yield TextTable(("what changed", "FLOPs", "% of all", *named), entries)
 

@@ -306,7 +306,6 @@ class Layout(Struct):
     parameters: list[list[int]] = []
 
     def outermost(self, place: int) -> int:
-        """The enclosing place in the program itself."""
         while self.places[place][0] > 0:
             place = self.places[place][0]
         return place
