@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from itertools import chain
@@ -14,8 +15,6 @@ from graphflops.errors import DimError
 from graphflops.ops import operator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from graphflops.attention.hidden_pairs import Hiding
     from graphflops.attention.user_masks import Stated
     from graphflops.dims import Dim
