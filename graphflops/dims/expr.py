@@ -17,13 +17,7 @@ from graphflops.base.lazy import imported
 from graphflops.base.limits import spend
 from graphflops.dims.atoms import RESERVED_WORDS, Atom, Monomial, Polynomial, Terms, intern_atom, terms_of
 from graphflops.dims.evaluation import Intervals, Range, evaluate, interval
-from graphflops.dims.terms import (
-    FEW_TERMS,
-    MAX_EXPONENT,
-    check_size,
-    is_of_symbols,
-    multiply,
-)
+from graphflops.dims.terms import FEW_TERMS, MAX_EXPONENT, check_size, is_of_symbols, multiply
 from graphflops.errors import DimError, NoValueError, shown
 
 MAX_NAME = 200  # characters of a size's or a function's name

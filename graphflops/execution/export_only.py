@@ -38,10 +38,7 @@ _SDPA = "scaled_dot_product_attention"
 
 
 def as_run(
-    calls: Calls,
-    attentions: Iterable[AttentionUse],
-    values: Values,
-    eager: EagerRun | None = None,
+    calls: Calls, attentions: Iterable[AttentionUse], values: Values, eager: EagerRun | None = None
 ) -> tuple[Calls, Values]:
     """The calls that eager execution makes, without masks that it does not build, and the types of their values."""
     made, nothing = _masks(calls, eager)

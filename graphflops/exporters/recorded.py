@@ -28,19 +28,7 @@ from graphflops.exporters.step_file import (
     require,
 )
 from graphflops.exporters.types import Types, memory_order, storage
-from graphflops.graph import (
-    Argument,
-    Graph,
-    Group,
-    Input,
-    Mesh,
-    Node,
-    Note,
-    Opaque,
-    Origin,
-    Ref,
-    Step,
-)
+from graphflops.graph import Argument, Graph, Group, Input, Mesh, Node, Note, Opaque, Origin, Ref, Step
 from graphflops.ops.operator import operator, orders
 from graphflops.tensor import DTYPES, TensorType, flat
 

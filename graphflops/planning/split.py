@@ -154,8 +154,6 @@ def _is_split(found: Split, node: Node, name: str, axis: int, length: str) -> bo
     return is_left and (node.operator.name == "cat" or found.axis_of_result(node, name, axis) is not None)
 
 
-# A program with few of its repeated layers.
-
 # Layers that are kept: the last one follows a layer, and is followed by what comes after the layers
 TURNS = 2
 
