@@ -64,11 +64,14 @@ def validate(
     options["profile"] = profile
     counted = _countable(model, options) if counters == "hardware" else None
     found = _validated(model, repeats, options, (time_limit, memory_limit), rule_files, nproc)
-    if counted is None:
-        return found
+    return found if counted is None else _counted(found, counted, options)
+
+
+def _counted(found: Validation, report: Report, options: dict[str, Any]) -> Validation:
+    """The validation, with the counts of the GPU's hardware counters for each call."""
     from graphflops.runtime.isolated import with_counters
 
-    return with_counters(found, counted, options)
+    return with_counters(found, report, options)
 
 
 def _validated(
