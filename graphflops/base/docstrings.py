@@ -3,8 +3,6 @@
 `python -OO` leaves them out of the compiled code; then they are read from the source.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache

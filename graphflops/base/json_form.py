@@ -4,8 +4,6 @@ The JSON object of a record has its fields by name, in their order. A field that
 `Form` of its class says that it is always written.
 """
 
-from __future__ import annotations
-
 import inspect
 import types
 import typing

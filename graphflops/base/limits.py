@@ -5,8 +5,6 @@ and passes report their work with `spend`, which costs a comparison where nothin
 error would end it, so that temporary folders and half-written files are removed.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -3,8 +3,6 @@
 What can be limited, in which unit, and one limit on it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property

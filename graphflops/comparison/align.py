@@ -5,8 +5,6 @@ middle leaves the others as they were; others by name. Modules left over on both
 with equal contents was moved or renamed.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Compares the calls of two programs: calls of one module before and after, and calls that read other values than before."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, get_args

@@ -3,8 +3,6 @@
 A wider layer changes every product that reads or writes it. Also compares how fast totals grow with each size.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ It compares matrix work by module, element types and trained parameters, but onl
 the names that both programs have.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

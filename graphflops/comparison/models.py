@@ -3,8 +3,6 @@
 Sizes that the user gives once are translated into the names that each program has for them.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import struct

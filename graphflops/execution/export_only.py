@@ -13,8 +13,6 @@ An export always has a mask, and with a mask transformers repeats the heads: `ke
 `dist.all_reduce(x)` writes into `x`; an export records a functional collective, a wait, and a copy into the tensor.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -16,8 +16,6 @@ forwards leave no lines in an export. Their values are assumed to be in variable
 another, or joined and passed to a module; the others are free after their last use.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import compress

@@ -6,8 +6,6 @@ those of PyTorch's operators: views change strides, an elementwise result has th
 same shape, an attention's result that of its query, and every other result is row-major.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 

@@ -5,8 +5,6 @@ module that it runs last has run as often as the line spells it. On the same lin
 `a = f(x); b = g(a)`, or a loop's next iteration.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct

@@ -5,8 +5,6 @@ a type for each value. Rules of kernels and layouts assume that operands and res
 its types keeps the bytes and the work that it was priced with, and otherwise runs as an unknown operator.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from operator import is_

@@ -4,8 +4,6 @@ All stored tensors, also those of nested graphs and of Constant nodes, are input
 capture them like any other outer value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Mapping
 from functools import partial
 from typing import Any

@@ -6,8 +6,6 @@ name contains its module. It decides for calls that were rewritten or have no mo
 name. Other calls without a module inherit that of their neighbours.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

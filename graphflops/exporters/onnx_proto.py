@@ -4,8 +4,6 @@ Importing the package `onnx` takes 0.3 s, most of it for numpy. So only its modu
 takes a fifth of that and gives the same classes.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import re

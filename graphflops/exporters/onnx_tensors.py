@@ -5,8 +5,6 @@ opened. Large contents are read when they are first needed. onnxruntime refuses 
 than its type needs.
 """
 
-from __future__ import annotations
-
 import array
 import os
 import struct

@@ -5,8 +5,6 @@ torch is not imported, nothing is unpickled and no weight is opened. There are t
 hold several programs.
 """
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

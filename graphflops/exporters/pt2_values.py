@@ -3,8 +3,6 @@
 Each distinct type is built once: a program of 80 equal layers has a few dozen tensor types and source lines.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterable, Iterator

@@ -4,8 +4,6 @@ Guards of an export are conditions on the sizes of inputs, which torch checks be
 tensor subclass, such as torchao's quantized ones, is stored as the plain tensors inside it.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ torch reads archives with miniz, Python with zipfile. They differ if an archive 
 case alone, bytes between its members, or headers that contradict its directory. The contents of members are not read.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Protocol

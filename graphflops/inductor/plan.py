@@ -6,8 +6,6 @@ memory low, or a depth-first order (`reorder_for_peak_memory` in torch/_inductor
 predict the peaks of 147 measured programs better). Memory and time come from the same plan.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import accumulate
 

@@ -4,8 +4,6 @@ They add nothing if all readers of the sum are elementwise: the readers' kernels
 `unfuse_bias_add_to_pointwise` in torch/_inductor/fx_passes/post_grad.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Sequence
 
 from msgspec.structs import replace

@@ -14,8 +14,6 @@ those of `setReduceConfig` and `global_memory_size` in aten/src/ATen/native/cuda
 that an H200 ran (PyTorch 2.11). An open size is assumed to be large.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import gcd
 from typing import Any

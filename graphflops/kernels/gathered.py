@@ -5,8 +5,6 @@ Up to 16 rows of a table are read one after the other. More are copied in blocks
 Several indices with different layouts, such as rows beside columns, are first copied to row-major.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 from typing import Any

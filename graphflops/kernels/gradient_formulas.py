@@ -1,7 +1,5 @@
 """The kernels of elementwise gradients: the formulas of `rules/work.txt`, applied to the tensors of a call."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import islice
 

@@ -6,8 +6,6 @@ Between nodes, rings and trees use the network links of a node, which its device
 profile (`rates`, fitted to NCCL's times) and from `between_nodes.json`; measured times near a message correct the model.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache

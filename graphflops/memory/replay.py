@@ -1,7 +1,5 @@
 """Replays a timeline of memory on the simulated allocator."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Mapping, Sequence
 from itertools import accumulate
 

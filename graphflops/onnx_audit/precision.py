@@ -3,8 +3,6 @@
 Also attention: written as several calls, or with keys and values copied for the heads that share them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from graphflops.attention.match import Spelled, copies, role_of, source_of, spelled

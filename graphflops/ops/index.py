@@ -4,8 +4,6 @@
 operators by namespace. What follows the first empty line are backward rules.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

@@ -7,8 +7,6 @@ another type, or lack a required one: onnxruntime does not load such a model. Th
 come from this file too, so that `onnx.defs` need not be imported.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from functools import lru_cache

@@ -13,8 +13,6 @@ axes that are; `-` is an operand of any shape, `[]` one without axes, `#` one nu
 between other forms. What must hold beside shapes, `_faults` says.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial

@@ -3,8 +3,6 @@
 If neither a rule nor the file gives a type, `FallbackTypes` takes what the format infers or the file declares.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ next product by a weight is split by rows, and the devices add up its partial su
 products that the value came from are not split.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -4,8 +4,6 @@
 milliseconds to analyze, and the cost of all follows from theirs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 

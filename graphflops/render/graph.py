@@ -3,8 +3,6 @@
 For other programs: GraphML and node-link JSON, which networkx reads back as they were.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

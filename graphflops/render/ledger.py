@@ -4,8 +4,6 @@ A model of thousands of calls has a few dozen distinct costs: rows are counted b
 as plain integers wherever every size has a value. In a tree, equal siblings are one line.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property

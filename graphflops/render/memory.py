@@ -4,8 +4,6 @@ For a page, the curve of live memory (what is held when, and on a device what th
 pytorch.org/memory_viz, the run of a phase as `torch.cuda.memory._snapshot()` describes one.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby

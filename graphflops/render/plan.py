@@ -3,8 +3,6 @@
 Also its first layout as a trace: of all ranks of a pipeline for Perfetto, or of one rank of the mesh for simulators.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from math import isnan, prod

@@ -3,8 +3,6 @@
 Nothing is random or read from a clock: identifiers follow from the contents.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from datetime import datetime, timezone

@@ -4,8 +4,6 @@ The lines are exact and unaligned, one for each module and operator. Layers that
 layer changes only one line and the totals.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby

@@ -3,8 +3,6 @@
 A quantity without symbols is a plain integer, one with symbols is `{"value": int or null, "formula": str}`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import cache
 from typing import Any, Literal, Union

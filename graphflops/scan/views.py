@@ -3,8 +3,6 @@
 The page is sortable and filterable, opened from disk, without network.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping

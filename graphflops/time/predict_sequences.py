@@ -9,8 +9,6 @@ multiprocessors. The backward processes the steps in reverse, then sums the grad
 an H200 with torch 2.11.
 """
 
-from __future__ import annotations
-
 from math import ceil
 
 from graphflops.devices import Device

@@ -8,8 +8,6 @@ at once. The stream of the other kernels waits when a result is first read, unle
 wait right after the call; if a wait is further down, the user wrote it, and the program waits there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 

@@ -1,7 +1,5 @@
 """The tables of a comparison as cells of text, for every format that draws tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from graphflops.base.units import measured

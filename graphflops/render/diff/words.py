@@ -4,8 +4,6 @@ Also quantities before and after (both sides, delta, percentage), and for an exp
 difference, unexplained ones first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 

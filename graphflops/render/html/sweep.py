@@ -3,8 +3,6 @@
 For a sweep the section has its points, for a plan of serving curves of latency against throughput.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from graphflops.base.units import memory, number, seconds

@@ -4,8 +4,6 @@ A box shows lines of text, which determine its size, and its share of the cost. 
 where modules open into their calls.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Kernels limited by memory traffic to measure: elementwise, normalizations, reductions, gathers, sorts and others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import prod
