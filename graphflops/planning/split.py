@@ -111,7 +111,11 @@ def _resized(node: Node, found: Split) -> Node:
             return tuple([of_one if one == of_all else one for one, of_all, of_one in sizes])
         return argument
 
-    return replace(node, args=(node.args[0], *map(put, node.args[1:2]), *node.args[2:]))
+    # Files of torch before 2.7 name every argument.
+    args = [put(value) if place == 1 else value for place, value in enumerate(node.args)]
+    named = enumerate(node.kwargs, start=len(args))
+    kwargs = [(name, put(value) if place == 1 else value) for place, (name, value) in named]
+    return replace(node, args=tuple(args), kwargs=tuple(kwargs))
 
 
 # Context parallelism: whether each call other than attention works on the tokens of one device.
