@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -23,8 +24,6 @@ from graphflops.passes.sizes import labels_of, with_sizes
 from graphflops.report import Execution, Report, Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from graphflops.attention.user_masks import Stated
     from graphflops.devices import Device, Platform
     from graphflops.dims import Dim

@@ -4,8 +4,6 @@ Each message is one line that says what is wrong, where, and, where we know it, 
 `GraphflopsError`; the analysis loop catches `ShapeError` to add which node it was.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Container, Sequence

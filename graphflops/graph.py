@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Union
 
@@ -14,8 +15,6 @@ from graphflops.ops import Op, operator
 from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType, mapped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-
     import networkx
 
 

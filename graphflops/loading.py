@@ -1,7 +1,5 @@
 """Turns what the user names into a report: a model file, a program in memory, or a saved report."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Union

@@ -4,8 +4,6 @@ An input axis is named by its own size, a symbol by its own name: where `x[2]` i
 All code that turns named sizes into values of symbols, or that names a size, uses this module.
 """
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence

@@ -11,13 +11,12 @@ It is loaded by every run of pytest where graphflops is installed, so it imports
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from graphflops.report import Report
     from graphflops.report.findings import Finding
 

@@ -4,8 +4,6 @@ Each check is a function with a stable code; its docstring is the explanation th
 report with predicted times. Equal calls of several layers are one finding.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The options of a training step: what is trained, by which optimizer, at which precision, and what is kept in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Literal, get_args
 

@@ -1,7 +1,5 @@
 """Checks that a graph is well formed: what every reader promises and every analysis relies on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import get_args
 

@@ -1,7 +1,5 @@
 """The version of this package, and what tells two states of its code apart."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

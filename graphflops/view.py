@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,6 @@ from graphflops.graph import Graph, Input, Node, Ref
 from graphflops.tensor import TensorType, flat, grouped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from graphflops.cost import Cost
     from graphflops.ops import Op
     from graphflops.report import Row

@@ -3,8 +3,6 @@
 A boolean is made of affine conditions (`conditions`); a number is given by cases (`piecewise`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """One attention of a program, as reports give it."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from graphflops.base.record import Record

@@ -3,8 +3,6 @@
 Its score and mask functions are graphs of scalars, and of the tensors that they capture.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

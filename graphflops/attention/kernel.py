@@ -8,8 +8,6 @@ On AMD GPUs, the flash and the efficient kernel are those of AOTriton.
 A condition on an unknown size counts as met.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Literal

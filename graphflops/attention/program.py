@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,8 +14,6 @@ from graphflops.errors import DimError
 from graphflops.ops import operator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from graphflops.attention.hidden_pairs import Hiding
     from graphflops.attention.user_masks import Stated
     from graphflops.rules.flex import Seen

@@ -5,6 +5,7 @@ Blocks that a band of diagonals touches are counted in closed form. numpy is imp
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from operator import add
@@ -18,8 +19,6 @@ from graphflops.errors import ModelError
 from graphflops.rules.shapes import doubled_pairs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from numpy.typing import NDArray
 
     Whole = NDArray[np.int64]

@@ -5,8 +5,6 @@ minus another staircase, and each staircase consists of triangles. A triangle is
 remainder are evenly spaced, so floor divisions count them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from graphflops.dims import Dim, dim_max, floor_div, total

@@ -3,8 +3,6 @@
 An unknown number is None. Computing with None raises an error that ends the step, which is then not followed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

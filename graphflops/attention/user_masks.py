@@ -1,7 +1,5 @@
 """Masks that the user states for an input: `causal`, `window:1024`, `prefix:128`, `density:0.3`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import Literal

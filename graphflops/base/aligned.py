@@ -1,7 +1,5 @@
 """Aligns two sequences in bounded time."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from difflib import SequenceMatcher

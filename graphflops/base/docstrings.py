@@ -1,7 +1,5 @@
 """Docstrings that are output. Where `python -OO` has left them out, they are read from the source."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache

@@ -1,7 +1,5 @@
 """Files that the user names: opened, read, found in the nearest folder, and written completely or not at all."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat

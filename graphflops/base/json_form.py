@@ -3,8 +3,6 @@
 An object has the fields by name, in their order. A field with its default is omitted, unless the class's `Form` says not.
 """
 
-from __future__ import annotations
-
 import inspect
 import types
 import typing

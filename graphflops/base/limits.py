@@ -4,8 +4,6 @@ Commands run inside `limited(...)`; other callers may do the same. Readers and p
 costs a comparison where nothing is limited. On SIGTERM a command ends as by an error, and leaves no temporary files.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -1,7 +1,5 @@
 """Writes protobuf's wire format without message classes: https://protobuf.dev/programming-guides/encoding."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable
 

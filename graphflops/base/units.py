@@ -2,8 +2,6 @@
 numbers, as one name: `layers.0-35.mlp`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """Amounts as people write them: `2 GFLOP`, `512 MiB`, `1.5 M`, `+2 % or 1 MFLOP`."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 from typing import Literal

@@ -1,7 +1,5 @@
 """Checks a report against its limits: one finding for each that is broken or cannot be checked."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 

@@ -1,7 +1,5 @@
 """The figures of a report that limits are about and the calls behind each; what can be limited, and one limit on it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property

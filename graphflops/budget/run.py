@@ -1,7 +1,5 @@
 """Checks models against their budget, in several processes where that is faster."""
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence

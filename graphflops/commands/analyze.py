@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,8 +13,6 @@ from graphflops.commands import files, model_options, options
 from graphflops.errors import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from graphflops.report import Report
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -17,8 +18,6 @@ from graphflops.commands import files, options
 from graphflops.errors import FileError, GraphflopsError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from graphflops.budget.limits import BudgetFile
     from graphflops.onnx_fix.fix import Fixed
     from graphflops.report.findings import Findings

@@ -1,7 +1,5 @@
 """What devices do with a model: `graphflops fits`, `serve`, `plan`, and `statement` of a training run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

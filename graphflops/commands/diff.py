@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,8 +15,6 @@ from graphflops.errors import FileError, GraphflopsError, shown
 from graphflops.versions.revisions import ModelFile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from graphflops.graph import Graph
 
 _SEVERAL = ("table", "markdown")  # formats whose texts can be concatenated

@@ -24,10 +24,7 @@ _FURTHER = ("calls", "modules", "findings")
 @click.command(cls=options.Command)
 @click.argument("sources", nargs=-1, metavar="SOURCE...")
 @options.valued(
-    "-o",
-    "FOLDER",
-    "Add to this table, a folder of Parquet files. Or write a page: FILE.html.",
-    "--output",
+    "-o", "FOLDER", "Add to this table, a folder of Parquet files. Or write a page: FILE.html.", "--output"
 )
 @options.whole("--jobs", "Number of processes. Default: one for each processor.")
 @options.valued("--scheduler", "ADDRESS", "Run on this Dask cluster: tcp://host:8786.")

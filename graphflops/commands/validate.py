@@ -1,7 +1,5 @@
 """What runs on this machine: `graphflops validate` compares a model's counts with it, `profile` measures it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

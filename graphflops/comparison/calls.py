@@ -1,7 +1,5 @@
 """Compares the calls of two programs: distinct ones by number, those of one module before and after, and rewired ones."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, get_args

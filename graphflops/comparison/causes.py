@@ -1,7 +1,5 @@
 """Groups modules that changed alike, `blocks.0-11.mlp`, and what changed for one reason; how totals grow with sizes."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence

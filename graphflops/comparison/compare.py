@@ -1,7 +1,5 @@
 """Compares two reports: joins their sizes, numbers their calls, pairs their modules and lists what differs."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Lists the modules that changed, from the pairs of the two trees; and the operators and source lines."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 

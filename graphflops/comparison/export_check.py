@@ -1,7 +1,5 @@
 """What differs between a program and its export, and what explains it, under the names that both have."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

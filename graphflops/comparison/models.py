@@ -1,7 +1,5 @@
 """Compares two models, each analyzed or a saved report, at sizes given once by any name that either program has for them."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence

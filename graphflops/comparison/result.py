@@ -5,8 +5,6 @@ two programs share has one name, and one that a program leaves open and the othe
 equal means equal. The programs' own formulas are in `Comparison.old` and `Comparison.new`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 

@@ -5,8 +5,6 @@ constants at the calls that use them: there a weight looks the same, however the
 before. A parameter is found by name, by module, as a part, or folded into another.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

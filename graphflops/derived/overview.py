@@ -1,7 +1,5 @@
 """What several models cost: a line for each, whatever the others are."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Callable, Iterable, Mapping

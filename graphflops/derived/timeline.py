@@ -1,7 +1,5 @@
 """When each call of a report runs, in predicted seconds, and which calls depend on which by the memory that they touch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 

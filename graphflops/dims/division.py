@@ -1,7 +1,5 @@
 """Division of sizes, rounded down or up, and its remainder: simplified where that is exact."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """The value of a size if every symbol has one, and its bounds if symbols have ranges."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from operator import floordiv, mod

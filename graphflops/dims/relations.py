@@ -1,7 +1,5 @@
 """What is provable about two sizes, and operations that need it: comparisons, min, max, choices, broadcasting."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """Sizes computed from one other size, `2*h`, `h + 1`, `h//2`: which they can be, and what the other then is. Exact."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

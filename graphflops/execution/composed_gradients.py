@@ -4,8 +4,6 @@
 function returns (sources: FunctionsManual.cpp and derivatives.yaml of autograd; Distance.cpp and Linear.cpp of ATen).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import inf, pi
 from typing import Any

@@ -1,7 +1,5 @@
 """ATen's losses that call other ATen functions (Loss.cpp). They are found by name."""
 
-from __future__ import annotations
-
 from math import pi
 
 from graphflops.execution.composed import pairwise_distance

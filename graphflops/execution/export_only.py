@@ -8,8 +8,6 @@
 - `dist.all_reduce(x)` writes into `x`; an export records a functional collective, a wait, and a copy into the tensor.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -33,10 +31,7 @@ _SDPA = "scaled_dot_product_attention"
 
 
 def as_run(
-    calls: Calls,
-    attentions: Iterable[AttentionUse],
-    values: Values,
-    eager: EagerRun | None = None,
+    calls: Calls, attentions: Iterable[AttentionUse], values: Values, eager: EagerRun | None = None
 ) -> tuple[Calls, Values]:
     """The calls that eager execution makes, without masks that it does not build, and the types of their values."""
     made, nothing = _masks(calls, eager)

@@ -14,8 +14,6 @@ result is assumed to live until its function returns. Functions other than forwa
 to be in variables if they are read twice, multiplied with one another, or joined and passed to a module.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import compress

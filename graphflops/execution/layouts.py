@@ -5,8 +5,6 @@ enough. As in PyTorch, views change strides, an elementwise result has the order
 shape, an attention's result that of its query, and every other result is row-major.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 

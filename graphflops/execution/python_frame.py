@@ -4,8 +4,6 @@ A statement is done when the line changes, or when the operator or module that i
 spells it. Then the next statement of the line begins, as in `a = f(x); b = g(a)`, or a loop's next iteration.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct

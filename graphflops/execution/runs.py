@@ -5,8 +5,6 @@ operands and results fit together, so such a call keeps the bytes and the work t
 an unknown operator.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from operator import is_

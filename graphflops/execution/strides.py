@@ -4,8 +4,6 @@ A model repeats its layers, so each distinct case is computed once. The form of 
 its attributes, and the types and strides of its operands and results.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from itertools import accumulate, pairwise

@@ -3,8 +3,6 @@
 A reader is a module with `read(path, model)`, which returns a Graph or raises FileError in one line, and a row in `READERS`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import stat

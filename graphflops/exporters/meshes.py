@@ -5,8 +5,6 @@ shard of a size, a whole size, a number of devices, or the root of such a number
 sizes of each axis, in every combination, determine a and b. One more, at third sizes, selects the formula and confirms it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import product

@@ -1,7 +1,5 @@
 """Reads ONNX files: binary, ONNX's own text, JSON and protobuf text. Weights are not read, external data is not opened."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import re

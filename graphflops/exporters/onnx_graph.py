@@ -3,8 +3,6 @@
 All stored tensors, those of nested graphs and of Constant nodes too, are inputs of the program, and captured like others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Mapping
 from functools import partial
 from typing import Any

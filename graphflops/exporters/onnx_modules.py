@@ -5,8 +5,6 @@ by the call's name, such as `/blocks/blocks.0/fc/MatMul`; or unknown ("none") fo
 name decides for rewritten and unknown ones, and completes a path from a call's name; others inherit their neighbours'.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

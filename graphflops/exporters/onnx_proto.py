@@ -3,8 +3,6 @@
 Only the module of message classes is imported, which takes a fifth of the 0.3 s of the package `onnx`, most of it for numpy.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import re

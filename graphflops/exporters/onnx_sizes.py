@@ -3,8 +3,6 @@
 torch's exporter states ranges under its own names (`s17`), even where the axes have the user's names.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import defaultdict

@@ -4,8 +4,6 @@ The data are in one place: the raw field, the field for the element type, or ano
 refuses data that are longer or shorter than the type needs. Large contents are read when they are first needed.
 """
 
-from __future__ import annotations
-
 import array
 import os
 import struct

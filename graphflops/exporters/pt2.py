@@ -4,8 +4,6 @@ torch is not imported, nothing is unpickled. Until torch 2.7, the program is `se
 the archive; since 2.8 it is `NAME/models/MODEL.json`, and one archive may hold several programs.
 """
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

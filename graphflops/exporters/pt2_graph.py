@@ -1,7 +1,5 @@
 """Reads one graph of a `.pt2`: its inputs, calls and outputs, with all references resolved and checked."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Values of a `.pt2`: literals, element types, sizes, types of tensors. Each distinct type is built once."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterable, Iterator

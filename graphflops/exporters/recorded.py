@@ -1,7 +1,5 @@
 """Reads a recorded step: a zip archive of JSON that `graphflops capture --step` wrote (docs/recorded.md)."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod

@@ -1,7 +1,5 @@
 """Finds the module and source line of a call in what exporters record: module stacks, stack traces, metadata, names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache

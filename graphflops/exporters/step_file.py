@@ -4,8 +4,6 @@ It also checks where values are in memory and which devices collectives connect,
 recorded. A result is in the memory of an operand if its operator writes or views that operand, else in new memory.
 """
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Collection, Sequence
 from math import prod

@@ -4,8 +4,6 @@ Guards are conditions on sizes of inputs, which torch checks before each run. A 
 torchao's quantized ones, is stored as the plain tensors inside it.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

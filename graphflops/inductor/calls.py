@@ -1,7 +1,5 @@
 """Lowers the calls of a forward, then their gradients from the last call to the first, as torch.compile decomposes them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Reductions to few results run in several steps (`Reduction.num_splits` and `redu
 pointwise operators and reductions over the same elements are one kernel, unless another kernel must run between them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise

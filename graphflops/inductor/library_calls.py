@@ -3,8 +3,6 @@
 If it pays, images are channels last (`decide_layout_opt`) and products have padded sizes (`pad_mm`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

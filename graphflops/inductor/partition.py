@@ -6,8 +6,6 @@ numbers, what a product of the backward reads, results that are four times small
 tensor that come after a kernel which does not fuse, if other readers come before it.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from math import inf

@@ -5,8 +5,6 @@ becomes kernels, in that of three orders which has the lowest peak by inductor's
 torch/_inductor/memory.py; its breadth-first order does not predict the peaks of 147 measured programs better).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import accumulate
 

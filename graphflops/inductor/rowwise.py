@@ -1,7 +1,5 @@
 """Lowers normalisations, softmax and attention, with their gradients: sums over rows, and what is computed from the sums."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from graphflops.dims import Dim, prod

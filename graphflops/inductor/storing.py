@@ -4,8 +4,6 @@ A pointwise operator is computed inside each kernel that reads it, with these ex
 operators read it and it takes more than four loads; or an operator with a window reads it and it takes several tensors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple

@@ -11,8 +11,6 @@ partial result for each of its threads. The sizes are those of `setReduceConfig`
 ATen, and of 16,000 reductions that an H200 ran (PyTorch 2.11). An open size is assumed to be large.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import gcd
 from typing import Any

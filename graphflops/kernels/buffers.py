@@ -4,8 +4,6 @@ The sizes were measured on an H200 with PyTorch 2.11 and cuDNN 9 (benchmarks/mem
 an operator, minus the larger of the bytes before and after it. Each rule names its mechanism.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import islice, zip_longest
 from typing import Any

@@ -1,7 +1,5 @@
 """Kernels of operators on lists of tensors, which optimizers and FSDP call: each kernel processes chunks of many tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from graphflops.base.record import Record

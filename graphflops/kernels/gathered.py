@@ -5,8 +5,6 @@ contiguous and a row is a multiple of 16 bytes; else each element is read by its
 such as rows beside columns, are first copied to row-major.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 from typing import Any

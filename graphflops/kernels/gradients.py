@@ -5,8 +5,6 @@ Recorded steps and joint graphs call such operators: `native_layer_norm_backward
 forward's operands, and an operand that is missing has the type of its gradient.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache, partial
 from math import prod

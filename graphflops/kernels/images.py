@@ -4,8 +4,6 @@ Pooling kernels and their gradients differ by number of axes and layout. An inte
 for each position of all images; an interpolation to the same size is a copy.
 """
 
-from __future__ import annotations
-
 from math import prod
 
 from graphflops.kernels.beside import WARP, is_mean, largest_power

@@ -1,7 +1,5 @@
 """One kernel as a device runs it: its work, its traffic and the sizes that decide how fast it is."""
 
-from __future__ import annotations
-
 from typing import Literal, Union
 
 from msgspec import Struct

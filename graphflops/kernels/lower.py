@@ -1,7 +1,5 @@
 """The kernels of one call, by kind of operator."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from math import prod

@@ -3,8 +3,6 @@
 They are modelled as one kernel on all matrices. Some process all at once; others process large or all matrices one by one.
 """
 
-from __future__ import annotations
-
 from math import prod
 
 from graphflops.kernels.call import ConcreteCall, Tensor

@@ -5,8 +5,6 @@ collective uses the fastest link of the device. Offloading copies between device
 pinned, the copy runs at the speed of the bus; if it is pageable, the CPU copies the data once more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, Literal, cast

@@ -3,8 +3,6 @@
 A loss is a pointwise kernel and a reduction; a loss of classes is a softmax and one block that reads each row's class.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import log2, prod
 

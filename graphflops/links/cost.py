@@ -6,8 +6,6 @@ trees use links that the devices of a node share. Constants come from the device
 and from `between_nodes.json`; measured times near a message correct the model.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache

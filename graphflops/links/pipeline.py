@@ -4,8 +4,6 @@ GPipe: https://arxiv.org/abs/1811.06965. 1F1B and its interleaved form: https://
 (ZB-H1), which runs gradients of weights apart from those of inputs: https://arxiv.org/abs/2401.10241.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import chain

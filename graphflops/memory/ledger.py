@@ -4,8 +4,6 @@ A phase starts from the timeline of activations, which comes from liveness. Para
 workspaces are live throughout. The optimizer's step is the last moment of a training phase.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """What calls need on a GPU: layouts, attention kernels, copies of operands; in eager execution also buffers of kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Mapping, Sequence
 from functools import cached_property
 from typing import Any

@@ -3,8 +3,6 @@
 Nothing in the file is executed and no weight is loaded; external data are never opened.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Dangers of loading the file: paths outside its folder, huge sizes, code that it contains or needs."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import ntpath

@@ -1,7 +1,5 @@
 """Structure of the file: each name is defined once and before use, each call is one that its operator allows."""
 
-from __future__ import annotations
-
 import importlib
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -3,8 +3,6 @@
 Only this module reads weights that are inside the file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Work that a rewriting of the graph saves: calls that cancel, repeat or do nothing, and constants computed in every run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -6,6 +6,7 @@ Weights in external files stay where they are and are not read, unless a fix com
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +16,6 @@ from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 from graphflops.runtime.onnx_run import opened_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from graphflops.onnx_audit.registry import Edit
 
 _UNARY_FIRST = frozenset({"Transpose", "Cast", "Reshape"})  # the first operand of these may be another one

@@ -5,8 +5,6 @@ and the fixed file: safe fixes must keep every result bit for bit, unsafe ones w
 the fixes are tried again, until those that fail are known and left out.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping

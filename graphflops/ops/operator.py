@@ -1,7 +1,5 @@
 """The canonical operator behind a spelling, and the names of its arguments."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path

@@ -8,8 +8,6 @@ The rows are the lines of `operators.txt`: `name kind: arguments | column spelli
 blanks goes on with the row above it; one that begins with `#` names what follows.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

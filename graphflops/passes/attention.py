@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,6 @@ from graphflops.passes.program import summed_quantity
 from graphflops.view import View
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from graphflops.attention.flex import FlexAttentions
     from graphflops.attention.user_masks import Stated
     from graphflops.dims import Dim

@@ -3,8 +3,6 @@
 Sizes at which torch refuses the program, because they break its guards on input axes, are refused.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping, Sequence
 

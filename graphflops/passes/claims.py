@@ -4,8 +4,6 @@ A data-dependent size is believed if the program asserts it at run time: torch w
 it records, and for every bound that it records of one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Container, Iterator, Mapping, Sequence
 

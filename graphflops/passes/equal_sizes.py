@@ -1,7 +1,5 @@
 """Sizes that are proved equal: they get one symbol, and no symbol follows from others."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress

@@ -6,8 +6,6 @@ checkpointed graph that an export holds as one operator, whose calls then replac
 again, up to the last call that saves a value for its gradient; these values then stay until they are read.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard

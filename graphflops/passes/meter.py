@@ -4,8 +4,6 @@ A moment is a point where memory is measured: a call, a nested graph at its peak
 backward of a training step, the memory of each gradient is allocated and released.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 

@@ -4,8 +4,6 @@ Work and traffic are what the update needs, however torch runs it: each operand 
 Temporaries and kernels depend on the implementation (torch/optim/adam.py, sgd.py, _adafactor.py, _muon.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple

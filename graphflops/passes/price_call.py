@@ -1,7 +1,5 @@
 """Prices one call: binds arguments to the rule's parameters, calls the rule, and completes its estimate."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from itertools import zip_longest

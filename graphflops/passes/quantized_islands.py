@@ -1,7 +1,5 @@
 """Finds the calls that runtimes fuse with conversions from and to few bits: islands, and what each costs as one call."""
 
-from __future__ import annotations
-
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple

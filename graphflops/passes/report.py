@@ -3,8 +3,6 @@
 For a recorded step it also has the memory of each call, and what the step sends along each axis of its mesh.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """The sizes of a program by name: the user's names for them, and their least values; no size may be negative."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 

@@ -6,8 +6,6 @@ follow from the operators' rules. Where a program names the type of its paramete
 have (`x.to(weight.dtype)`), unless the line of code says float32. Conversions of operands become calls of their own.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence

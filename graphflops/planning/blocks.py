@@ -15,7 +15,6 @@ from graphflops.inductor.partition import SINK, SOURCE, Edge, beyond_cut
 from graphflops.time.schedule import beside
 
 _STEPS = 24  # prices of a second (in bytes) that are tried, each half the one before
-_PERCENT = 100
 
 
 class Tally(NamedTuple):
@@ -122,7 +121,7 @@ def choices(calls: Sequence[Call]) -> list[Recompute]:
         again = {call.name for call in calls if (call.name, 1) not in beyond}
         kept = {call.name for call in calls if call.name not in again and call.bytes is not None}
         one = kept_at(calls, kept, "")
-        name = f"cut {_PERCENT * one.done.seconds / whole:.0f} %"
+        name = f"cut {100 * one.done.seconds / whole:.0f} %"
         if full.kept < one.kept < none.kept and one.done.seconds < full.done.seconds:
             found.setdefault(one.kept, replace(one, name=name))
     return sorted(found.values(), key=lambda one: -one.kept)

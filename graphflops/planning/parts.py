@@ -5,8 +5,6 @@ next product by a weight is split by rows, and the devices add up its partial su
 products that the value came from are not split.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -67,7 +65,7 @@ class Split:
         if weight is not None:
             return self._product(node, *weight, parts)
         if node.operator.name == "embedding" and not parts:
-            table, result = node.args[0], node.outputs[0]
+            table, result = node.arguments().get("weight"), node.outputs[0]
             is_weight = isinstance(table, Ref) and table.name in self.weights and self._divides(table.name, 0)
             if isinstance(table, Ref) and is_weight and result and node.name not in self.refused:
                 # `refused` has the embedding if the table is tied to the weight of a product that is not split.
@@ -278,7 +276,7 @@ class Split:
         if kind == "product":
             return axis if rank == ranked > 2 and axis < rank - 2 else None
         if word == "cat":
-            return axis if axis != axis_of(node.args[1] if len(node.args) > 1 else 0, rank) else None
+            return axis if axis != axis_of(given.get("axis", 0), rank) else None
         return self._viewed(node, name, axis, given) if kind in ("view", "movement", "sequence") else None
 
     def _viewed(self, node: Node, name: str, axis: int, given: Mapping[str, object]) -> int | None:

@@ -4,8 +4,6 @@
 milliseconds to analyze, and the cost of all follows from theirs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -113,7 +111,11 @@ def _resized(node: Node, found: Split) -> Node:
             return tuple([of_one if one == of_all else one for one, of_all, of_one in sizes])
         return argument
 
-    return replace(node, args=(node.args[0], *map(put, node.args[1:2]), *node.args[2:]))
+    # Files of torch before 2.7 name every argument.
+    args = [put(value) if place == 1 else value for place, value in enumerate(node.args)]
+    named = enumerate(node.kwargs, start=len(args))
+    kwargs = [(name, put(value) if place == 1 else value) for place, (name, value) in named]
+    return replace(node, args=tuple(args), kwargs=tuple(kwargs))
 
 
 # Context parallelism: whether each call other than attention works on the tokens of one device.
@@ -153,8 +155,6 @@ def _is_split(found: Split, node: Node, name: str, axis: int, length: str) -> bo
     is_left = all(symbol(length) in typed.shape for typed in out)
     return is_left and (node.operator.name == "cat" or found.axis_of_result(node, name, axis) is not None)
 
-
-# A program with few of its repeated layers.
 
 # Layers that are kept: the last one follows a layer, and is followed by what comes after the layers
 TURNS = 2

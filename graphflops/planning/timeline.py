@@ -1,7 +1,5 @@
 """When each rank of a planned pipeline runs what, in the seconds of the plan. All devices of one rank run alike."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from graphflops.errors import OptionError

@@ -5,8 +5,6 @@ https://github.com/mlcommons/chakra. Attributes have the names, types and meanin
 workload layer expect.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from math import prod

@@ -1,7 +1,5 @@
 """What follows from reports: a sweep over sizes, figures of a token or sample, several models, the history of one; rules."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from inspect import unwrap

@@ -1,7 +1,5 @@
 """Answers about the structure of a model, in words and as a table, and its graph in formats that draw or read graphs."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

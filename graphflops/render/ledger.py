@@ -1,7 +1,5 @@
 """Sums of a report's rows by any key, counted by distinct cost; its modules as a tree, equal siblings as one line."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Memory on a device, options of training and the mesh, as text; for pages, and for pytorch.org/memory_viz."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby

@@ -1,7 +1,5 @@
 """A plan of layouts for people and programs; its first layout as a trace of a pipeline's ranks, or of one rank."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from math import isnan, prod

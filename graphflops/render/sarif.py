@@ -1,7 +1,5 @@
 """Findings as SARIF 2.1.0, which code scanning shows beside the source lines they are about."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256

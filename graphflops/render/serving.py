@@ -1,7 +1,5 @@
 """Whether a program fits, and a plan of serving: for a terminal, a review, a spreadsheet and programs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any

@@ -1,7 +1,5 @@
 """A compute statement as text, page, JSON, CycloneDX, SPDX and model card; identifiers follow from the contents."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from datetime import datetime, timezone

@@ -1,7 +1,5 @@
 """Sizes, formulas and other people's names as text: what every renderer shares."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

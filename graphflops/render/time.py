@@ -1,7 +1,5 @@
 """Predicted times for a terminal and for Markdown: the totals, and where the time goes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain

@@ -1,7 +1,5 @@
 """A validation for a terminal, a review, and programs, and as a page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

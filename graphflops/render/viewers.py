@@ -1,7 +1,5 @@
 """A report as files for other programs: traces for Perfetto, profiles for speedscope, exact lines for `git diff`."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby

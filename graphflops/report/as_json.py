@@ -1,7 +1,5 @@
 """A report as JSON and back, derived from its classes; a quantity is an integer, or has its value and formula."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import cache
 from typing import Any, Literal, Union

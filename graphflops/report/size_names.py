@@ -1,7 +1,5 @@
 """Names of sizes as text: in formulas and sentences, in short, several together, and those that a pattern matches."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import repeat

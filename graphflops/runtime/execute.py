@@ -4,8 +4,6 @@ The file is not loaded by torch: the spelling of a node's operator names the fun
 arguments. Nested graphs run in the same way. Each value is freed after its last use.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

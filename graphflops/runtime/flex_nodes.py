@@ -6,6 +6,7 @@ import importlib.util
 import math
 import operator
 import os
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,8 +16,6 @@ from graphflops.base.record import Record
 from graphflops.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from graphflops.runtime.flex import FlexCounts, PreparedAttention
     from graphflops.runtime.flex.blocks import Kernel
 

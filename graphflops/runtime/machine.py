@@ -1,7 +1,5 @@
 """Memory of this machine, and limits that a process sets for itself before it runs a program."""
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import suppress

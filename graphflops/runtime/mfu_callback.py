@@ -1,7 +1,5 @@
 """A callback for the Trainer of transformers that logs model FLOPs utilisation."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from time import perf_counter
 from typing import Any

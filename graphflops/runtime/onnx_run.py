@@ -1,7 +1,5 @@
 """Runs an ONNX file in onnxruntime, and compares the type of every value with the derived type."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial

@@ -4,8 +4,6 @@ A program from a file can only run operators that graphflops prices. No other at
 from a file. Operators that read files, reach other machines or write outside of their tensors are refused.
 """
 
-from __future__ import annotations
-
 import builtins
 import contextlib
 import functools

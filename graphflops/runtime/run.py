@@ -203,9 +203,8 @@ _ROUNDS = 5
 _MANY, _LEAD = 200, 0.01  # number of small kernels; seconds, more than the CPU takes to launch them
 _CYCLES = 2_000_000_000  # clock cycles of a GPU per second
 _LONGEST_LEAD = 1.0  # seconds
-_WARM_UPS = (
-    2  # runs before those that are timed: the first loads kernels, the second shows how long launches take
-)
+# Runs before those that are timed: the first loads kernels, the second shows how long launches take.
+_WARM_UPS = 2
 # The GPU is given a pause if fewer calls than the first number are launched but not done. The CPU launches the second number
 # of calls in such a pause: more than about a thousand launches, or marks, do not fit in a stream's queue.
 _AHEAD, _BATCH = 8, 100

@@ -1,7 +1,5 @@
 """Stored weights and constants as tensors of torch, or random tensors in their place."""
 
-from __future__ import annotations
-
 import io
 import math
 import warnings

@@ -6,6 +6,7 @@ A program from a file runs in a child process.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,9 +17,8 @@ from graphflops.exporters import reader_of, regular_file
 from graphflops.view import View
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from graphflops.graph import Graph
+    from graphflops.report import Report
     from graphflops.runtime.run import Run
     from graphflops.runtime.validation import Validation
 
@@ -62,17 +62,16 @@ def validate(
     options: dict[str, Any] = {"model_name": model_name, "dims": dict(dims or {}), "names": dict(names or {})}
     options |= {"inputs": inputs, "device": device, "random_weights": random_weights, "seed": seed}
     options["profile"] = profile
-    if counters == "hardware":
-        _refuse_uncountable(model, options)
+    counted = _countable(model, options) if counters == "hardware" else None
     found = _validated(model, repeats, options, (time_limit, memory_limit), rule_files, nproc)
-    return found if counters == "none" else _counted(model, found, options)
+    return found if counted is None else _counted(found, counted, options)
 
 
-def _counted(model: object, found: Validation, options: dict[str, Any]) -> Validation:
+def _counted(found: Validation, report: Report, options: dict[str, Any]) -> Validation:
     """The validation, with the counts of the GPU's hardware counters for each call."""
     from graphflops.runtime.isolated import with_counters
 
-    return with_counters(found, _prepared(as_graph(model, options["model_name"]), **options).report, options)
+    return with_counters(found, report, options)
 
 
 def _validated(
@@ -105,8 +104,8 @@ def validate_here(
     return _prepared(graph, device=device, **options).validated(repeats)
 
 
-def _refuse_uncountable(model: object, options: Mapping[str, Any]) -> None:
-    """Raise ModelError if the hardware counters of a run cannot be read."""
+def _countable(model: object, options: Mapping[str, Any]) -> Report:
+    """The analysis of a run. Raises ModelError if its hardware counters cannot be read."""
     graph = as_graph(model, options["model_name"])
     if graph.declared is not None:
         raise ModelError(_ONNX)
@@ -121,6 +120,7 @@ def _refuse_uncountable(model: object, options: Mapping[str, Any]) -> None:
         raise ModelError("--counters hardware runs the program in a separate process: save it to a file")
     if available() is None:
         raise ModelError("no Nsight Compute: put ncu on PATH (it comes with the CUDA toolkit)")
+    return run.report
 
 
 def _prepared(graph: Graph, **options: Any) -> Run:

@@ -1,7 +1,5 @@
 """The result of a validation, which all its renderers read; and the sizes that a run reveals."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence

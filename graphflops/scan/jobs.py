@@ -1,7 +1,5 @@
 """What a scan is asked to do: files, sizes, options, limits."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -4,8 +4,6 @@ A job runs in a thread, from its file to its row. The file is opened by a worker
 pipe in place of the file, holds up no thread for longer than the time limit.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

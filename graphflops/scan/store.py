@@ -1,7 +1,5 @@
 """A table as a folder of Parquet files: parts are written whole, named by their content, and never changed."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Views of tables of a scan: a page, the changes between two, and the rows that break a policy (limits of a budget)."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -7,8 +7,6 @@ Neither concurrent.futures nor loky nor Dask end a single task: a process that d
 with it, and a thread of Dask cannot be stopped. So a thread, of a local pool or of a Dask worker, has one such process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import hashlib

@@ -189,12 +189,11 @@ class Exchanges(Record, frozen=True):
         by_nccl = seconds(kind, nbytes, self.devices, self.network).seconds
         links, engine = self.network.device.links, self.engine
         is_joined = bool(links) and self.devices <= self.network.node.devices
-        if kind != "all_reduce" or not is_joined or engine is None:
-            return by_nccl
-        if engine.sum_seconds is None or engine.sum_link_share is None:
-            return by_nccl
-        reading = nbytes * (self.devices - 1) / (links[0].bandwidth * engine.sum_link_share)
-        return min(by_nccl, engine.sum_seconds + reading, 2 * engine.sum_seconds + 2 * reading / self.devices)
+        if kind == "all_reduce" and is_joined and engine and engine.sum_seconds and engine.sum_link_share:
+            once = engine.sum_seconds
+            reading = nbytes * (self.devices - 1) / (links[0].bandwidth * engine.sum_link_share)
+            return min(by_nccl, once + reading, 2 * once + 2 * reading / self.devices)
+        return by_nccl
 
 
 def on_each(

@@ -206,11 +206,32 @@ class Served(Record, frozen=True):
             block = self.engine.block_tokens
             common = self.stored.common_bytes(int(self.setting.shared * context) // block * block)
             each = self.stored.bytes_at(-(-length // block) * block) - common
-            space = paged_room(self.steps, self.prefill, self.cache, self.device, self.engine)
-            return max(0, (space - common) // each)
+            return max(0, (self.paged_room(self.engine.memory_fraction) - common) // each)
         entry = on_device(self.steps.report.memory_use[-1], self.device)
         free = int((1 - SPARE) * room(self.device))
         return most_requests(self.steps.report, entry, self.cache, length, free)
+
+    def paged_room(self, fraction: float) -> int:
+        """Bytes that an engine leaves to the caches of its requests; negative if not even the weights fit."""
+        engine, report = self.engine, self.steps.report
+        entry = report.memory_use[-1]
+        weights = sum(report.value(size or 0) or 0 for size in (entry.weights, entry.buffers))
+        part = int(fraction * self.device.memory_bytes)
+        if engine.fraction_of == "weights and caches":
+            return part - weights
+        # What the largest step needs beside weights and caches: a prefill, then the sampler for all requests.
+        # The program's longest last axis of a result is taken as the number of logits.
+        types = {named.name: named.type for row in report.rows for named in row.outputs}
+        given = [types[name].shape[-1] for name in report.outputs if name in types and types[name].rank]
+        entries = max((size for size in given if isinstance(size, int)), default=0)
+        peak = int((engine.sequences or 0) * entries * (engine.bytes_per_logit or 0))
+        if self.prefill is not None and engine.prefill_tokens is not None:
+            held = self.prefill.steps.bytes_at(self.prefill.sizes_at(engine.prefill_tokens)) or 0
+            # The caches have its entries already.
+            peak = max(peak, held - self.cache.bytes_at(engine.prefill_tokens))
+        if engine.fraction_of == "free":
+            return int(fraction * (room(self.device) - weights - peak))
+        return part - weights - peak - (engine.libraries_bytes or 0)
 
     def load(self, most: int, context: int, limits: Limits) -> Cell | None:
         """The cell with the most requests within the limits, by bisection: more requests never take less time."""
@@ -275,35 +296,6 @@ def _seconds(given: str | float | None, option: str) -> float | None:
     return found
 
 
-# The memory that an engine leaves to the caches of its requests.
-
-
-def paged_room(steps: Steps, prefill: Prefill | None, cache: KvCache, device: Device, engine: Engine) -> int:
-    """Bytes that an engine leaves to the caches; negative if not even the weights fit."""
-    assert engine.memory_fraction is not None
-    entry = steps.report.memory_use[-1]
-    weights = sum(steps.report.value(size or 0) or 0 for size in (entry.weights, entry.buffers))
-    part = int(engine.memory_fraction * device.memory_bytes)
-    if engine.fraction_of == "weights and caches":
-        return part - weights
-    # What the largest step needs beside weights and caches: a prefill, then the sampler for all requests.
-    # The program's longest last axis of a result is taken as the number of logits.
-    types = {named.name: named.type for row in steps.report.rows for named in row.outputs}
-    given = [types[name].shape[-1] for name in steps.report.outputs if name in types and types[name].rank]
-    entries = max((size for size in given if isinstance(size, int)), default=0)
-    peak = int((engine.sequences or 0) * entries * (engine.bytes_per_logit or 0))
-    if prefill is not None and engine.prefill_tokens is not None:
-        held = prefill.steps.bytes_at(prefill.sizes_at(engine.prefill_tokens)) or 0
-        # The caches have its entries already.
-        peak = max(peak, held - cache.bytes_at(engine.prefill_tokens))
-    if engine.fraction_of == "free":
-        return int(engine.memory_fraction * (room(device) - weights - peak))
-    return part - weights - peak - (engine.libraries_bytes or 0)
-
-
-# How to serve a decoder on many devices: replicas, each on a few devices that share every layer.
-
-
 class Replicas(Record, frozen=True):
     """`count` copies of a decoder, each on `each` devices."""
 
@@ -350,14 +342,11 @@ def replicas(
     node = network_of(complete(device_named(device)), network).node.devices
     found: list[Replicas] = []
     notes: tuple[str, ...] = ()
-    for each in divisors(devices):
+    given: dict[str, Any] = {"context": context, "device": device, "network": network, **options}
+    for each in [one for one in divisors(devices) if one <= node]:
         count = devices // each
-        if each > node:
-            break
         try:
-            plan, limits = prepared(
-                model, devices=each, context=context, device=device, network=network, **options
-            )
+            plan, limits = prepared(model, devices=each, **given)
         except ModelError as error:
             if each == 1:
                 raise  # more devices would not help

@@ -3,8 +3,6 @@
 Costs and sizes are attributes of nodes and edges. The graph of modules has one node for repeated layers.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from operator import itemgetter

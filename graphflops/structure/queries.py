@@ -3,8 +3,6 @@
 Also the most costly chain of calls, what runs beside it, and the calls that everything passes through.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from itertools import chain

@@ -1,7 +1,5 @@
 """How fast a kernel's bytes move: through memory, the L2 cache, and the multiprocessors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from graphflops.devices import Device

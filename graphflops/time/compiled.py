@@ -1,7 +1,5 @@
 """Launches under torch.compile: the kernels of a program's plan, which inductor generates or libraries provide."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod

@@ -4,8 +4,6 @@ Each calibration point has the ratio of a measured time to the modelled time. Fo
 kriging (a Gaussian process on the nearest points): if the logarithms of sizes are close, the ratios are alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product, repeat

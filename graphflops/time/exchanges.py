@@ -4,8 +4,6 @@ PyTorch's `fully_shard` runs collectives, and the copies around them, in streams
 while the GPU still computes the module before it, and sums gradients while the backward continues.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 

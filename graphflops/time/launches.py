@@ -1,7 +1,5 @@
 """A program's kernels in the order in which they are launched, with the CPU's time for each call."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Kernels of an optimizer step: each pass in kernels over many parameters (foreach), in one pass (fused), or one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from msgspec.structs import replace

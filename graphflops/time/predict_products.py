@@ -5,8 +5,6 @@ tiles reach less of the peak. If there are few tiles, k is split. The library ch
 minimum over tile sizes and splits. Some convolutions run group by group: chains of conversions and a product, in 8 streams.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from math import gcd, prod
 

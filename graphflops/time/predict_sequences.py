@@ -8,8 +8,6 @@ layers and directions run in parallel streams, as far as there are free multipro
 reverse, then sums the gradients of weights and biases. From layers on an H200 with torch 2.11.
 """
 
-from __future__ import annotations
-
 from math import ceil
 
 from graphflops.devices import Device

@@ -3,8 +3,6 @@
 Reductions along outer axes or over planes have a model of their own: blocks, splits, and joined parts (Reduce.cuh of ATen).
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from math import gcd, prod
 

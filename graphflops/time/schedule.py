@@ -8,8 +8,6 @@ result is first read, unless a view reads it. An export records the wait right a
 user wrote it, and the program waits there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 

@@ -1,7 +1,5 @@
 """Runs git without a shell and without questions, never a git that lies in the checkout; finds source files in it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterable

@@ -411,3 +411,12 @@ def test_experts_are_split_by_columns_and_rows() -> None:
         "up_t": 2, "up": 1, "h": 1, "down_t": 1, "down": 2,
     }  # fmt: skip
     assert [(one.call, one.side) for one in found.exchanged] == [("a", "in"), ("b", "out")]
+
+
+def test_files_that_name_every_argument_are_laid_out() -> None:
+    """Torch before 2.7 wrote no argument by position."""
+    file = Path(__file__).parents[1] / "data" / "pt2" / "lm_dynamic-torch2.6.0.pt2"
+    layouts = {
+        (step.layout.tensor, step.layout.pipeline) for step in plan(file, devices=2, device="h100").steps
+    }
+    assert layouts == {(1, 1), (2, 1), (1, 2)}

@@ -1,7 +1,5 @@
 """A comparison as JSON, as docs/diff.md describes it: derived from the classes of comparison/result.py."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, Union

@@ -1,7 +1,5 @@
 """A comparison as text: its causes, one a line, the largest first: where, why, and how much of the model's FLOPs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from graphflops.comparison.causes import summed

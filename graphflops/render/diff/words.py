@@ -1,7 +1,5 @@
 """What changed, in words: the first lines of every rendering of a comparison, quantities before and after, the ledger."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A comparison as one HTML file: both programs in one page, with what changed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from msgspec.structs import replace

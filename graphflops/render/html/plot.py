@@ -1,7 +1,5 @@
 """Curves over sizes as a picture: SVG of text and shapes only, styled by the page around it."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The page of a report, alone or with a section on several sizes: points of a sweep, or latencies of a plan of serving."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from graphflops.base.units import memory, number, seconds

@@ -6,8 +6,6 @@ networkx places layers (`multipartite_layout`) but neither orders them nor route
 that do need a compiler or are no longer kept.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

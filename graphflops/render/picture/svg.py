@@ -1,7 +1,5 @@
 """A graph as an SVG picture, and as a page where modules open: boxes in layers, darker the more they cost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import PurePath

@@ -53,10 +53,7 @@ def named_by(x: TensorType, known: values.Known, lead: int, deep: int, batch: in
 
 
 def _gathered(
-    x: TensorType,
-    indices: TensorType,
-    shape: Sequence[Dim],
-    address: Callable[[values.Known], Address],
+    x: TensorType, indices: TensorType, shape: Sequence[Dim], address: Callable[[values.Known], Address]
 ) -> Estimate:
     """Reads as many elements as are returned; contents follow if those of the indices are known."""
     known, out = values.known_contents(indices), x.like(shape)

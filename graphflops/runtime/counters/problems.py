@@ -1,7 +1,5 @@
 """The matrix products that a call of a report computes: the sizes that a kernel divides into tiles."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Union

@@ -1,7 +1,5 @@
 """Attention in Python: prepared once for a score function and a mask, then called with queries, keys and values."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

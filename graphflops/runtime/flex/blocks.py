@@ -6,8 +6,6 @@ and the query's gradient, and by column for the gradients of key and value.
 Tile sizes and launch settings of the kernels are data by machine, reduced to the limits of a problem and a device.
 """
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import functools

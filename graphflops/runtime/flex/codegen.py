@@ -4,8 +4,6 @@ Every value is a scalar of the function and a tile of the kernel. Query indices 
 value that depends on only one of them is computed and loaded once for each row or column, not for each score.
 """
 
-from __future__ import annotations
-
 import keyword
 import math
 import re

@@ -1,7 +1,5 @@
 """Fits the constants of kernel families' models to measured kernels, for a device that has no constants yet: a CPU."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import exp, log

@@ -3,8 +3,6 @@
 Tensors are so small that a GPU always waits for the CPU.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import subprocess

@@ -1,7 +1,5 @@
 """Kernels of onnxruntime on the CPU to measure: models of one operator each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise, product

@@ -1,7 +1,5 @@
 """Products, attention and convolutions to measure, in sizes, layouts and alignments that models use; also gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from math import prod

@@ -1,7 +1,5 @@
 """Kernels limited by memory traffic to measure: elementwise, normalizations, reductions, gathers, sorts and others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import prod
@@ -59,9 +57,13 @@ def _places(x: torch.Tensor) -> torch.Tensor:
     return torch.arange(len(x), device=x.device).flip(0)
 
 
-def _image(call: Callable[[torch.Tensor], object], side: int = 28) -> Make:
-    """A call on rows that are images: rows of side x side pixels, as batch x 32 channels."""
-    return lambda x: partial(call, x[: len(x) // 32 * 32].view(-1, 32, side, side))
+def _on_image(call: Callable[[torch.Tensor], object], **more: Any) -> Plan:
+    """A call on rows that are images of 28 x 28 pixels, as batch x 32 channels."""
+
+    def make(x: torch.Tensor) -> Callable[[], object]:
+        return partial(call, x[: len(x) // 32 * 32].view(-1, 32, 28, 28))
+
+    return Plan("pool", make, columns=(28 * 28, 28 * 28), **more)
 
 
 def _layer_norm_backward(x: torch.Tensor) -> Callable[[], object]:
@@ -122,7 +124,8 @@ def _windows(taps: int) -> Callable[[int, int, int], Sizes]:
 
 _resize, _average = torch.nn.functional.interpolate, torch.nn.functional.avg_pool2d
 _to_float = partial(Plan, "copy", dtypes=("bfloat16",))
-_on_image = partial(Plan, "pool", columns=(28 * 28, 28 * 28))
+_scatter = partial(Plan, "scatter", most=2**24)
+_sort = partial(Plan, "sort", dtypes=("float32",), most=2**24)
 _optimizer = partial(Plan, "optimizer", columns=(1024, 1024), most=_ONE_KERNEL)
 _FLOAT32 = ("float32",)
 _PLANS: tuple[Plan, ...] = (
@@ -165,24 +168,18 @@ _PLANS: tuple[Plan, ...] = (
         lambda x: partial(torch.gather, x, 0, _places(x)[:, None].expand_as(x).contiguous()),
         reads=3,
     ),
-    Plan("scatter", lambda x: partial(x.index_add, 0, _places(x), _same(x)), reads=3, writes=2, most=2**24),
-    Plan(
-        "scatter",
-        _with(ATEN.embedding_dense_backward, _places, len, lambda _: -1, lambda _: False),
-        most=2**24,
-    ),
+    _scatter(lambda x: partial(x.index_add, 0, _places(x), _same(x)), reads=3, writes=2),
+    _scatter(_with(ATEN.embedding_dense_backward, _places, len, lambda _: -1, lambda _: False)),
+    _on_image(lambda x: torch.max_pool2d(x, 3, 2, 1), writes=0.25, variant="max_pool", sizes=_windows(9)),
+    _on_image(lambda x: _average(x, 2), writes=0.25, variant="avg_pool", sizes=_windows(4)),
     _on_image(
-        _image(lambda x: torch.max_pool2d(x, 3, 2, 1)), writes=0.25, variant="max_pool", sizes=_windows(9)
-    ),
-    _on_image(_image(lambda x: _average(x, 2)), writes=0.25, variant="avg_pool", sizes=_windows(4)),
-    _on_image(
-        _image(lambda x: _resize(x, scale_factor=2, mode="bilinear")),
+        lambda x: _resize(x, scale_factor=2, mode="bilinear"),
         writes=4,
         variant="linear",
         sizes=lambda rows, columns, width: Rows(4 * columns, rows, is_inner=False),
     ),
     _on_image(
-        _image(lambda x: _resize(x, scale_factor=2)),
+        lambda x: _resize(x, scale_factor=2),
         writes=4,
         work=0,
         variant="nearest",
@@ -191,10 +188,8 @@ _PLANS: tuple[Plan, ...] = (
     Plan("random", lambda x: partial(torch.native_dropout, x, 0.1, True), writes=1.25, work=3),
     Plan("scan", lambda x: partial(torch.cumsum, x, 1), variant="cumsum", dtypes=_FLOAT32),
     Plan("scan", lambda x: partial(torch.cumsum, x, 0), dtypes=_FLOAT32, is_inner=False, count=5, most=2**24),
-    Plan("sort", lambda x: partial(torch.sort, x, 1), variant="sort", writes=3, dtypes=_FLOAT32, most=2**24),
-    Plan(
-        "sort", lambda x: partial(torch.topk, x, 8, 1), variant="topk", writes=0, dtypes=_FLOAT32, most=2**24
-    ),
+    _sort(lambda x: partial(torch.sort, x, 1), variant="sort", writes=3),
+    _sort(lambda x: partial(torch.topk, x, 8, 1), variant="topk", writes=0),
     Plan("fft", lambda x: partial(torch.fft.rfft, x), dtypes=_FLOAT32, most=2**26),
     _optimizer(_adam, reads=4, writes=3, work=15, variant="fused", tensors=8),
     _optimizer(

@@ -1,7 +1,5 @@
 """A kernel to measure, and the clocks that measure it."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Sequence
