@@ -191,7 +191,7 @@ def test_how_the_kernel_of_a_way_sees_its_operands(
 @pytest.mark.parametrize(
     ("one", "taken", "channels", "filters"),
     [
-        # Converted channels are filled up to 8, but fewer only in the operand's gradient; groups that are packed to a power of two.
+        # Converted channels are filled up to 8, fewer only in the operand's gradient; packed groups to a power of two.
         (problem(60, 30), "converted", 64, 32),
         (problem(60, 30), "as_it_lies", 60, 30),
         (problem(7, 30), "converted", 7, 32),
