@@ -20,6 +20,7 @@ Names = Container[str]
 LAYER, _ATTENTION = "transformer.TransformerEncoderLayer", "activation.MultiheadAttention"
 _FUSED = "fused."  # the prefix of such a module's operator, before the module's kind
 _PROJECTED = 3  # query, key and value
+_EVEN = 8  # a width of heads is a multiple of this (transformers/attention.cpp of ATen)
 
 
 def with_fast_paths(
@@ -127,6 +128,13 @@ class _Module(Record, frozen=True):
         return None
 
     @property
+    def has_even_heads(self) -> bool:
+        """Whether heads have a width that fused attention takes; others are copied and multiplied."""
+        queries = (call.uses[0] for call in self.calls if call.node.operator.kind == "attention")
+        widths = (self.typed(name).shape[-1] for name in queries)
+        return not any(isinstance(width, int) and width % _EVEN for width in widths)
+
+    @property
     def returned_weights(self) -> Sequence[str]:
         """The probabilities' mean over the heads, which an attention returns beside its result."""
         if self.kind != _ATTENTION:
@@ -146,7 +154,8 @@ class _Module(Record, frozen=True):
         is_masked = len(self.operands) > 1
         has_weights = any(call.node.operator.kind == "softmax" for call in self.calls)
         if not is_masked and not has_weights:
-            return (_PROJECTED + 2) * x
+            copied = dim_max(2 * _PROJECTED * x, _PROJECTED * x + 2 * scores)
+            return (_PROJECTED + 2) * x if self.has_even_heads else copied
         masked = _PROJECTED * x + 2 * scores if is_masked else 0
         return dim_max((_PROJECTED + 2) * x + scores, masked)
 

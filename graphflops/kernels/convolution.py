@@ -27,6 +27,7 @@ from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
 _ALIGNED_BYTES, _FEWEST_PACKED = limits("cudnn_9", "convolution", "aligned", "fewest_packed")
+_FEW, _NARROW = limits("cudnn_9", "convolution", "few", "narrow")
 _LONG_WINDOW, _LONG_SUM = limits("cudnn_9", "convolution", "long_kernel", "long_sum")
 _LEAST_AXES = 3  # batch, channels and at least one more
 _MOST_ALIGNED = 8  # elements
@@ -85,6 +86,9 @@ class Convolution(Struct, eq=False, dict=True):
         self.is_one_position = self.positions == self.result_positions == 1
         self.is_depthwise, self.is_pointwise = groups > 1 and self.channels == 1, self.taps == 1
         self.is_strided = any(step != 1 for step in self.stride)
+        self.is_narrow = (
+            self.is_single and not self.transposed and _FEW <= self.channels <= self.wide <= _NARROW
+        )
         # Whether windows neither overlap nor reach into padding, so that the operand is cut into patches.
         self.is_patch = self.stride == self.weight.shape[2:] and not any(self.padding) and not self.transposed
         self.is_power = power_of_two(self.wide) == self.wide

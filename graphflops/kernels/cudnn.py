@@ -69,7 +69,9 @@ def way(conv: Convolution, phase: str, is_last: bool) -> Way:
         if phase != "forward" or not is_few or name not in library("cudnn_9").choices:
             return "padded"
     else:
-        kind = KINDS.get(conv.axes) or ("pointwise" if conv.is_pointwise else "window")
+        is_narrow = phase == "forward" and conv.is_narrow
+        of_image = "pointwise" if conv.is_pointwise else "narrow_window" if is_narrow else "window"
+        kind = KINDS.get(conv.axes, of_image)
         name = f"{phase}.{kind}"
     return cast("Way", chosen(library("cudnn_9").choices[name].tree, conv))
 
@@ -250,7 +252,11 @@ class Problem(Struct, frozen=True, dict=True):
             return ""
         if len(self.x.shape) == SEQUENCE_RANK:
             return "line" if self.phase != "weight_gradient" else ""
-        return "shared" if conv.kernel in _SHARED_KERNELS and wide >= _LEAST_WIDTH else ""
+        if conv.kernel not in _SHARED_KERNELS or wide < _LEAST_WIDTH:
+            return ""
+        tree = library("cudnn_9").choices["depthwise.weight_gradient"].tree
+        is_chosen = self.phase == "weight_gradient"
+        return cast("ConvolutionAlgorithm", chosen(tree, conv)) if is_chosen else "shared"
 
     @property
     def sizes(self) -> Sizes:
@@ -260,7 +266,8 @@ class Problem(Struct, frozen=True, dict=True):
         turned = _TURNED.get(self.phase, self.phase) if conv.transposed else self.phase
         is_converted = "converted" in self.way or (self.way == "packed" and not self.is_channels_last)
         channels, filters = x.shape[1], out.shape[1]
-        is_stem = channels < conv.alignment and (turned == "forward" or self.is_channels_last)
+        is_padded = turned == "input_gradient" or (turned == "weight_gradient" and conv.axes not in (1, 2))
+        is_stem = channels < conv.alignment and (self.is_channels_last or not is_padded)
         if self.way == "packed":  # the kernel of all groups may have more channels than they have
             channels = filters = conv.packed * conv.groups
         elif conv.groups == 1 and converted(conv, self.phase, self.is_channels_last):
@@ -332,6 +339,8 @@ class Problem(Struct, frozen=True, dict=True):
         written = tensor.full_bytes * padded // max(channels, 1)
         zeros = [Kernel("elementwise", tensor.dtype, written_bytes=written)] if padded > channels else []
         is_generic = (is_weight or self.is_channels_last) if is_grouped else tensor.shape[0] % conv.alignment
+        if tensor.dtype == "float16" and self.phase == "forward" and conv.channels % conv.alignment:
+            is_generic = is_grouped and is_generic
         moved = (tensor.full_bytes, written)
         if zeros and is_generic and (is_grouped or is_weight):  # a weight is padded along both channel axes
             return [*zeros, Kernel("copy", tensor.dtype, 0, 0, *moved, variant="generic")]

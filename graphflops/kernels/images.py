@@ -77,6 +77,7 @@ _LEAST_CHANNELS = 4  # fewer channels have no channels-last kernel
 # Cubic: the time of another line that a warp loads and of an image of the same size, in times of an image; additions.
 _FURTHER, _SAME, _ADDS = constants("aten_2", "interpolation", "line", "same", "adds")
 _THREADS, _BLOCK, _RESIDENT = limits("aten_2", "interpolation", "threads", "block", "resident")
+_FREELY_ADDING, _MOST_ADDING = limits("aten_2", "interpolation", "freely_adding", "most_adding")
 (_RESIDENT_AT_GRID,) = limits("aten_2", "grid_sample", "resident")
 
 
@@ -142,7 +143,8 @@ def interpolation_backward(call: ConcreteCall) -> list[Kernel]:
         sizes = Rows(int(images * (larger + _ADDS)), 1, is_inner=False)
     else:
         moved = (out.full_bytes, _CORNERS * out.full_bytes)
-        sizes = Windows(out.numel, larger)
+        crowd = 0 if variant.endswith("_last") else max(min(larger, _MOST_ADDING) - _FREELY_ADDING, 0)
+        sizes = Windows(out.numel, crowd)
     return [fill(x), Kernel("scatter", x.dtype, 0, 0, *moved, sizes, variant=variant)]
 
 

@@ -25,7 +25,9 @@ ProductAlgorithm = Literal[
 # one_by_one: each group is a kernel of its own; direct, long: one without matrix units, long for long windows of sequences.
 # Other kernels without matrix units: scalar, a pointwise one; tiled, a product in tiles; line, cuDNN's depthwise one of
 # sequences; shared, that of images whose tiles are in shared memory.
-ConvolutionAlgorithm = Literal["", "one_by_one", "direct", "long", "scalar", "tiled", "line", "shared"]
+ConvolutionAlgorithm = Literal[
+    "", "one_by_one", "direct", "long", "scalar", "tiled", "line", "shared", "per_channel"
+]
 # masked: a tensor is added to the scores; row: one row for all queries; uneven: its rows are not aligned. dropout: weights
 # are dropped at random.
 Masking = Literal["", "masked", "row", "uneven", "dropout", "masked_dropout"]

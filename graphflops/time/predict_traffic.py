@@ -91,12 +91,13 @@ def _rows_and_waits(kernel: Kernel, rates: Rates, device: Device) -> tuple[float
 
     Other blocks continue meanwhile. Memory takes twice as long as the cache to answer (`load`); if a load needs what the one
     before has found, three times (`chain`). What is read twice (`again`) takes longer if the cache no longer holds it
-    (`evicted`).
+    (`evicted`). Few depthwise channels have a block each, which goes over all images (`image`).
     """
     if isinstance(kernel.sizes, Convolution) and "position" in rates:
+        images = kernel.sizes.batch * prod(kernel.sizes.result) * rates.get("image", 0.0) * 1e-9
         planes = kernel.sizes.batch * kernel.sizes.channels / device.cores
         column = prod(kernel.sizes.filter) * rates.get("column", 0.0) * 1e-9
-        return planes * rates.get("row", 0.0) * 1e-9, column, 0.0
+        return planes * rates.get("row", 0.0) * 1e-9, column, images
     if isinstance(kernel.sizes, Windows):
         return 0.0, kernel.sizes.positions * rates.get("column", 0.0) * 1e-9, 0.0
     if not isinstance(kernel.sizes, Rows):

@@ -31,6 +31,7 @@ ONE = Convolution(*[TensorType((8, 8, 8), BFLOAT16)] * 3, (1,), (0,), 1, False) 
 WAYS = {
     "groups": ("direct", "packed", "one_by_one"),
     "few_channels": ("as_it_lies", "copied", "padded"),
+    "depthwise": ("shared", "per_channel"),
 }
 OF_ONE_GROUP = (
     *("as_it_lies", "converted", "operands_converted", "by_entry", "scalar"),

@@ -35,7 +35,7 @@ def test_a_bilinear_one_loads_for_all_images_of_a_position(shape: tuple[int, ...
     assert (kernel.read_bytes, kernel.written_bytes) == (x, y)
     zeros, added = backward(BILINEAR, g(*shape), None, False, (scale, scale))
     assert (zeros.written_bytes, added.read_bytes, added.written_bytes) == (x, y, 4 * y)
-    assert added.sizes == Windows(y // 4, int(scale * scale))
+    assert added.sizes == Windows(y // 4, int(scale * scale) - 4)  # further ones wait for these
 
 
 def test_channels_innermost_have_a_thread_for_each_result() -> None:

@@ -191,13 +191,13 @@ def test_how_the_kernel_of_a_way_sees_its_operands(
 @pytest.mark.parametrize(
     ("one", "taken", "channels", "filters"),
     [
-        # Converted channels are filled up to 8, but in the forward of fewer; groups that are packed to a power of two.
+        # Converted channels are filled up to 8, fewer only in the operand's gradient; packed groups to a power of two.
         (problem(60, 30), "converted", 64, 32),
         (problem(60, 30), "as_it_lies", 60, 30),
         (problem(7, 30), "converted", 7, 32),
         (problem(8, 30), "converted", 8, 32),
         (problem(9, 30), "converted", 16, 32),
-        (problem(7, 30, phase=WEIGHT), "converted", 8, 32),
+        (problem(7, 30, phase=WEIGHT), "converted", 7, 32),
         (problem(7, 30, phase=INPUT), "converted", 8, 32),
         (problem(12, 6, 4), "packed", 64, 64),
         (problem(16, 6, 4), "packed", 64, 64),
@@ -227,7 +227,7 @@ def test_a_transposed_convolution_is_the_gradient_of_one(phase: Any, turned: str
     assert (plain.phase, plain.channels, plain.filters) == (phase, 16, 24)
     takes("converted")
     few = problem(16, 3, transposed=True, phase=phase).sizes
-    assert few.channels == (3 if turned == "forward" else 8)
+    assert few.channels == (8 if turned == INPUT else 3)
 
 
 def conversion(read: int, written: int, images: int, channels: int, pixels: int) -> Any:

@@ -30,12 +30,12 @@ def call(
 
 def module(kind: str = _ATTENTION, *, first: str = "transpose", drops: bool = False, masked: bool = False,
            weights: bool = True, sequences: int = 1, rank: int = 3, dtype: str = "float32", hidden: int = 0,
-           norm_first: bool = False, spelled: bool = True) -> _Module:  # fmt: skip
+           norm_first: bool = False, spelled: bool = True, width: int = 8) -> _Module:  # fmt: skip
     """An attention that is spelled out, or is one call, and the linear layers behind it."""
     x = t(*(3, 2, 16, 8)[-rank:], dtype=dtype)
     values: dict[str, Any] = {"x": x, "z": x, "w": t(8, 8), "m": t(16, 16), "a": x, "s": SCORES, "p": SCORES,
-                              "v": SCORES, "q": t(2, 4, 16, 2), "k": t(2, 4, 24, 2), "mean": t(2, 16, 16), "y": SEQUENCE,
-                              "h": t(2, 16, hidden or 1), "i": t(4, dtype="int64")}  # fmt: skip
+                              "v": SCORES, "q": t(2, 4, 16, width), "k": t(2, 4, 24, width), "mean": t(2, 16, 16),
+                              "y": SEQUENCE, "h": t(2, 16, hidden or 1), "i": t(4, dtype="int64")}  # fmt: skip
     calls = [call("a", first, "view", "x w", values)]
     if norm_first:
         calls = [call("a", "layer_norm", "normalisation", "x w", values)] + [
@@ -105,6 +105,8 @@ def test_operands_are_what_comes_from_outside() -> None:
     [
         # Query, key and value, what attends to them, and the projection; scores where they are spelled out.
         (module(spelled=False), 5 * X),
+        # Heads whose width is no multiple of 8 are copied, then multiplied.
+        (module(spelled=False, width=100), max(6 * X, 3 * X + 2 * 4 * 8 * 16 * 24)),
         (module(), 5 * X + S),
         (module(weights=False), 5 * X + S),
         (module(masked=True), max(5 * X + S, 3 * X + 2 * S)),
