@@ -14,7 +14,7 @@ from operator import and_
 from typing import Any
 
 from graphflops.attention import elementwise
-from graphflops.attention.conditions import ALWAYS, HIDING, Cases
+from graphflops.attention.conditions import ALWAYS, HIDING, Cases, Residue, SameBlock
 from graphflops.attention.elementwise import Function, Interval, converted, point, rising
 from graphflops.attention.index_propagation import Propagation, along_axes
 from graphflops.attention.rectangles import HIDDEN, MIXED, SEEN, Counted, count
@@ -243,8 +243,7 @@ class Enumeration:
         self, domain: ArrayDomain, restrictions: Sequence[Restriction], lead: Sequence[Any],
         queries: int, keys: int, upper: Cases = ALWAYS,
     ) -> None:  # fmt: skip
-        # By what users state, nothing is visible outside of `upper`.
-        self.restrictions, self.upper = restrictions, upper
+        self.restrictions, self.upper = restrictions, upper  # nothing is visible outside of `upper`
         self.values = Propagation(domain, MOST_STEPS)
         self.queries, self.keys, self.exact = queries, keys, True
         # Sizes of the axes before queries and keys; None for an axis whose slices are not told apart.
@@ -307,12 +306,23 @@ class Enumeration:
 
 
 def _held(cases: Cases, rows: Interval, columns: Interval) -> tuple[Any, Any]:
-    """Whether one of the cases, of bounds alone, holds for all pairs of rectangles, and whether one may for any pair."""
+    """Whether one of the cases holds for all pairs of rectangles, and whether one may hold for any pair."""
     always = ever = np.asarray(False)
     for case in cases:
         all_hold = may_hold = np.asarray(True)
         for term in case:
+            if isinstance(term, SameBlock):
+                (a, b), (c, d) = ([x // term.constant for x in span] for span in (rows, columns))
+                all_hold, may_hold = all_hold & (a == b) & (c == d) & (a == c), may_hold & (a <= d) & (c <= b)
+                continue
+            if not isinstance(term.constant, int):
+                all_hold = all_hold & (not isinstance(term, Residue))
+                continue
             low, high = rows * term.row + columns * term.column + term.constant
-            all_hold, may_hold = all_hold & (low >= 0), may_hold & (high >= 0)
+            some, any_ = low >= 0, high >= 0
+            if isinstance(term, Residue):  # decided for single pairs only
+                kept = np.isin(np.arange(term.modulus), term.remainders)[low % term.modulus]
+                some, any_ = kept & (low == high), kept | (low != high)
+            all_hold, may_hold = all_hold & some, may_hold & any_
         always, ever = always | all_hold, ever | may_hold
     return always, ever

@@ -28,7 +28,7 @@ from graphflops.base.lazy import numpy as np
 from graphflops.base.record import Record
 from graphflops.errors import GraphflopsError, ModelError
 from graphflops.graph import Graph, Stored
-from graphflops.tensor import BFLOAT16, TensorType
+from graphflops.tensor import BFLOAT16, TensorType, extent
 
 MOST_BYTES = 2**28  # of one stored tensor
 
@@ -83,13 +83,21 @@ def array_of(stored: Stored) -> Any:
         return None
     if kind.kind not in "biuf" or kind.itemsize * 8 != stored.dtype.bits:
         return None
-    if math.prod(stored.shape) * kind.itemsize > MOST_BYTES:
+    least = min((*stored.shape, *stored.strides, stored.offset, 0))
+    if len(stored.shape) != len(stored.strides) or least < 0:
         raise ValueError
-    is_boolean = stored.dtype.kind == "bool"
+    if 0 in stored.shape:
+        return np.zeros(stored.shape, kind)
+    size, end = math.prod(stored.shape), extent(stored.shape, stored.strides, stored.offset) * kind.itemsize
+    if end > stored.memory.nbytes or size * kind.itemsize > MOST_BYTES:
+        raise ValueError
+    whole = np.frombuffer(stored.memory, np.uint8)[:end]
+    if stored.dtype.kind == "bool":
+        kind = np.dtype(np.uint8)
+    flat = np.ascontiguousarray(whole).view(kind)[stored.offset :]
     strides = [stride * kind.itemsize for stride in stored.strides]
-    place = stored.memory, stored.offset * kind.itemsize, strides
-    array = np.ndarray(stored.shape, np.uint8 if is_boolean else kind, *place)
-    if is_boolean:
+    array = np.lib.stride_tricks.as_strided(flat, stored.shape, strides, writeable=False)
+    if stored.dtype.kind == "bool":
         return array != 0
     if stored.dtype is BFLOAT16:
         return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)

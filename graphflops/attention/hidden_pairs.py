@@ -158,12 +158,10 @@ class Hiding(Struct, dict=True):
         names = [name for each, uses in used for name in uses if name != each.scores]
         inputs = self.inputs(names) if self.stated else ()
         stated = {name: self.stated[name] for name in inputs if name in self.stated}
-        said = TRUE
         for name, statement in stated.items():
             statement.refuse(name, self.view.types.get(name), queries, keys)
-            said = said & statement.truth(queries, keys)
+            truth = truth & statement.truth(queries, keys)
         self.used.update(stated)
-        truth = truth & said
         pairs = 2 * queries * keys
         visible, told, problems = pairs, False, 1
         with suppress(DimError):
@@ -171,7 +169,7 @@ class Hiding(Struct, dict=True):
         doubled, exact = pairs - visible, told and truth.exact
         # Evaluation may find more hidden pairs than the formulas.
         if not exact and (not told or lost or not is_open):
-            counted = self.enumerated(restrictions, said.upper, queries, keys)
+            counted = self.enumerated(restrictions, truth.upper, queries, keys)
             doubled, problems, exact = (doubled, 1, False) if counted is None else counted
         for statement in stated.values():
             doubled = dim_max(doubled, statement.doubled_hidden(queries, keys) * problems)
@@ -189,8 +187,7 @@ class Hiding(Struct, dict=True):
     ) -> tuple[Dim, int, bool] | None:
         """2 x the hidden pairs, summed over distinct (batch, head) slices, the number of slices, and whether it is exact.
 
-        upper: by what users state, nothing is visible outside of these cases. None if sizes are symbolic or a mask cannot be
-        followed.
+        upper: nothing is visible outside of these cases. None if sizes are symbolic or a mask cannot be followed.
         """
         if not isinstance(queries, int) or not isinstance(keys, int):
             return None
