@@ -52,7 +52,7 @@ def find_attentions(program: PricedProgram, masks: Mapping[str, Stated]) -> Pric
         return program
     given = None if program.binding.moved else program.binding.given
     view = View(program.graph, program.main.rows, given, program.facts)
-    uses, masked, of_gradients, inputs, unfollowed = attentions(view, masks)
+    uses, masked, of_gradients, inputs, unfollowed, needs_sizes = attentions(view, masks)
     if inputs:
         text = (
             f"attention adds {', '.join(map(shown, inputs))} to its scores, or masks them by it; its contents are not known,"
@@ -64,6 +64,10 @@ def find_attentions(program: PricedProgram, masks: Mapping[str, Stated]) -> Pric
         program.notes.say(
             "GF117", "", f"{made}: masks of attention by it are not followed, and count as hiding nothing"
         )
+
+    if needs_sizes:
+        text = "what a mask of attention hides is counted in full only where sizes are numbers: give them, as with --dim"
+        program.notes.say("GF117", "", text)
 
     def grown(whole: Cost, pairs: Sequence[tuple[Cost | None, Cost | None]]) -> Cost:
         """A total to which the masked FLOPs of some calls are added."""
