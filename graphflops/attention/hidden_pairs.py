@@ -180,9 +180,7 @@ class Hiding(Struct, dict=True):
         is_formula = doubled == (pairs - visible) * problems
         pattern = pattern_of(truth.upper, queries, keys) if is_formula else ""
         inputs = () if exact or stated else self.inputs(names)
-        needs_sizes = (
-            is_short and unsure and not inputs and not (isinstance(queries, int) and isinstance(keys, int))
-        )
+        needs_sizes = is_short and unsure and not inputs and {type(queries), type(keys)} != {int}
         return Hidden(doubled, problems, kind, inputs, pattern, is_whole=exact, needs_sizes=needs_sizes)
 
     def enumerated(

@@ -227,14 +227,8 @@ def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
             masked.update(hidden_in_operator(call, view, hiding))
     for group in spelled(view):
         with suppress(DimError, ZeroDivisionError):
-            hidden = hiding().of_spelled(group) if group.masks else Hidden()
-            of_scores = hidden
-            if _counts_every_score(group, view):
-                of_scores = hiding().of_spelled(
-                    replace(group, masks=tuple(x for x in group.masks if not x.is_after))
-                )
+            products = (_, of_scores), (_, hidden) = _products(group, view, hiding)
             if hidden.doubled != 0 or role_of(group.softmax) != "gate":  # which may be no attention
-                products = (group.first, of_scores), (group.second, hidden)
                 keep(_use(group, products, view), *products)
             masked.update(hidden_in_gradients(group, of_scores, view))
     if stated:
@@ -242,17 +236,26 @@ def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
 
         refuse_unused(stated, hiding().used)
     uses = tuple([use for _, use in sorted(found, key=lambda entry: entry[0])])
-    names = _once(x.inputs for x in told), _once(x.unfollowed for x in told)
-    return Found(uses, masked, of_gradients, *names, any(x.needs_sizes for x in told))
+    return Found(uses, masked, of_gradients, *_unknown(told))
 
 
-def _counts_every_score(group: Spelled, view: View) -> bool:
-    """Whether probabilities are hidden that sum to one over all scores, and are not made to sum to one again."""
-    first = min((each.call.place for each in group.masks if each.is_after), default=None)
-    if first is None or role_of(group.softmax) == "gate":
-        return False
-    hidden = [call.result for call in group.between[:-1] if call.place >= first]
-    return all(role_of(user) != "sum" for name in hidden for user in view.users.get(name, ()))
+def _unknown(told: Sequence[Hidden]) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+    """What is not known of masks, as in the last fields of `Found`."""
+    return _once(x.inputs for x in told), _once(x.unfollowed for x in told), any(x.needs_sizes for x in told)
+
+
+def _products(group: Spelled, view: View, hiding: Callable[[], Hiding]) -> Sequence[tuple[Call, Hidden]]:
+    """Both products, each with the pairs that it need not compute. Where probabilities are hidden that sum to one over all
+    scores, and are not made to sum to one again, the first needs these scores.
+    """
+    hidden = of_scores = hiding().of_spelled(group) if group.masks else Hidden()
+    place = min((each.call.place for each in group.masks if each.is_after), default=None)
+    if place is not None and role_of(group.softmax) != "gate":
+        late = [call.result for call in group.between[:-1] if call.place >= place]
+        if all(role_of(user) != "sum" for name in late for user in view.users.get(name, ())):
+            before = tuple(each for each in group.masks if not each.is_after)
+            of_scores = hiding().of_spelled(replace(group, masks=before))
+    return (group.first, of_scores), (group.second, hidden)
 
 
 def _once(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:

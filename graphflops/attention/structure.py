@@ -214,15 +214,12 @@ def _joined(p: Evaluator[Any], items: Any, axis: int, at: Indices) -> Any:
 
 def difference(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Each element less the one before it."""
-    axis, parts = (
-        step.argument("axis", -1) % len(at),
-        [step.argument(name) for name in ("prepend", "x", "append")],
-    )
-    dtype = p.result_type(step)
+    axis, dtype = step.argument("axis", -1) % len(at), p.result_type(step)
+    parts = [x for x in map(step.argument, ("prepend", "x", "append")) if x is not None]
     if step.argument("n", 1) != 1 or dtype is None or dtype.kind == "bool":
         return None
     ends = ((*at[:axis], at[axis] + place, *at[axis + 1 :]) for place in (1, 0))
-    values = [_joined(p, [part for part in parts if part is not None], axis, each) for each in ends]
+    values = [_joined(p, parts, axis, each) for each in ends]
     return p.domain.apply(Function("sub", (None, None), dtype), values)
 
 

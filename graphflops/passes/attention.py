@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from graphflops.report import Row
 
 
+_NOT_FOLLOWED = ": masks of attention by it are not followed, and count as hiding nothing"
+_NEEDS_SIZES = (
+    "what a mask of attention hides is counted in full only where sizes are numbers: give them, as with --dim"
+)
+
+
 def facts_of(graph: Graph) -> FindFact:
     """What the rule of flexible attention needs to know of a call: the pairs that its functions leave visible."""
 
@@ -61,13 +67,9 @@ def find_attentions(program: PricedProgram, masks: Mapping[str, Stated]) -> Pric
         program.notes.say("GF117", "", text)
     if unfollowed:
         made = ", ".join(map(shown, unfollowed))
-        program.notes.say(
-            "GF117", "", f"{made}: masks of attention by it are not followed, and count as hiding nothing"
-        )
-
+        program.notes.say("GF117", "", f"{made}{_NOT_FOLLOWED}")
     if needs_sizes:
-        text = "what a mask of attention hides is counted in full only where sizes are numbers: give them, as with --dim"
-        program.notes.say("GF117", "", text)
+        program.notes.say("GF117", "", _NEEDS_SIZES)
 
     def grown(whole: Cost, pairs: Sequence[tuple[Cost | None, Cost | None]]) -> Cost:
         """A total to which the masked FLOPs of some calls are added."""
