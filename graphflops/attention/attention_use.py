@@ -66,6 +66,8 @@ class Hidden(Record, frozen=True):
     inputs: tuple[str, ...] = ()  # names of program inputs that mask, where it is not known what they hide
     pattern: str = ""  # the form of what is visible, where it has a name
     unfollowed: tuple[str, ...] = ()  # operators that may hide some, and are not followed
+    is_whole: bool = True  # whether all that masks hide is known
+    needs_sizes: bool = False  # whether more may be known where queries and keys have numbers
 
 
 def causal_fraction(queries: int, keys: int) -> float:

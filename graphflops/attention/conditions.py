@@ -176,13 +176,14 @@ def _case(terms: Iterable[Affine]) -> Case | None:
         by_direction[direction] = constant
     for (row, column), constant in by_direction.items():
         against = by_direction.get((-row, -column))
-        if against is not None and at_least(-1, constant + against):
+        if (against is not None and at_least(-1, constant + against)) or (
+            row <= 0 and column <= 0 and at_least(-1, constant)
+        ):
             return None
-    if (0, 0) in by_direction and at_least(by_direction[0, 0], 0):
-        del by_direction[0, 0]
     if any(not each.kept for each in remainders):
         return None
-    found = [Affine(*direction, by_direction[direction]) for direction in sorted(by_direction)]
+    bounded = [Affine(*direction, by_direction[direction]) for direction in sorted(by_direction)]
+    found = [each for each in bounded if not each.is_never_negative]
     some = [each for each in remainders if each.opposite.kept]
     return (*found, *blocks, *sorted(some, key=lambda each: (each.form, each.modulus, str(each.constant))))
 

@@ -92,30 +92,23 @@ class Hiding(Struct, dict=True):
         return self.hidden(found, queries, keys, unknown)
 
     def unfollowed(self, names: Sequence[str]) -> dict[str, None]:
-        """Operators that choose what masks hide and are not followed; what they give is no number that is added."""
-        found = dict[str, None]()
-        for maker in filter(None, map(self.view.makers.get, self.behind(names))):
-            op, typed = maker.operator, self.view.types.get(maker.result)
-            if typed is not None and typed.dtype.kind in ("bool", "int", "uint") and op.kind not in _NO_MASKS:
-                is_known = is_followed(maker) and not self.compares_products(maker)
-                found |= {} if op.reads_sizes or is_known else {maker.node.op: None}
-        return found
-
-    def compares_products(self, call: Call) -> bool:
-        """Whether a call compares numbers that products give, such as scores that are computed once more."""
-        typed = map(self.view.types.get, call.uses if call.operator.kind == "comparison" else ())
-        of_fractions = any(x is not None and x.dtype.is_floating for x in typed)
-        makers = map(self.view.makers.get, self.behind(call.uses) if of_fractions else ())
-        return any(maker.operator.kind in _NO_MASKS for maker in makers if maker is not None)
+        """Operators that choose what masks hide and are not followed; a number that is only added chooses nothing."""
+        kinds = {
+            name: typed.dtype.kind for name in self.behind(names) if (typed := self.view.types.get(name))
+        }
+        chosen = [name for name, kind in kinds.items() if kind in ("bool", "int", "uint")]
+        makers = filter(None, map(self.view.makers.get, self.behind(chosen)))
+        return {x.node.op: None for x in makers if not (x.operator.reads_sizes or is_followed(x))}
 
     def of_operator(self, call: Call, name: str, queries: Dim, keys: Dim) -> Hidden:
         """The pairs that an operator's mask operand hides: a boolean, or a number added to each score."""
         typed = self.view.types.get(name)
-        if typed is None:
-            return Hidden(mask="tensor")
-        sizes = zip(typed.shape[::-1], (keys, queries), strict=False)
-        if any(size not in (1, whole) for size, whole in sizes):
-            return Hidden(mask="tensor")
+        sizes = zip(() if typed is None else typed.shape[::-1], (keys, queries), strict=False)
+        if typed is None or any(size not in (1, whole) for size, whole in sizes):
+            maker = self.view.makers.get(name)
+            return Hidden(
+                mask="tensor", inputs=self.inputs((name,)), unfollowed=(maker.node.op,) if maker else ()
+            )
         shape = (*typed.shape[:-2], queries, keys)
         sense: Sense = "keep" if typed.dtype.kind == "bool" else "added"
         mask = Restriction(self.scope, Ref(name), call.place, sense, shape[:-2])
@@ -141,19 +134,23 @@ class Hiding(Struct, dict=True):
         others = [(x.sense, x.lead, x.axes, x.before if x.scope.writes else 0) for x in restrictions]
         key = (*values, *others, queries, keys)
         if key not in self.known:
-            self.known[key] = self.evaluated(restrictions, queries, keys) if restrictions else Hidden()
+            self.known[key] = (
+                self.evaluated(restrictions, queries, keys) if restrictions else Hidden(is_whole=False)
+            )
         found = self.known[key]
-        is_silent = unknown and found.doubled == 0 and not found.inputs
-        return replace(found, mask="tensor", unfollowed=tuple(unknown)) if is_silent else found
+        if not unknown or found.is_whole or found.inputs:
+            return found
+        return replace(found, mask=found.mask if found.doubled != 0 else "tensor", unfollowed=tuple(unknown))
 
     def evaluated(self, restrictions: Sequence[Restriction], queries: Dim, keys: Dim) -> Hidden:
         """The pairs that several masks hide together, in closed form or by evaluation."""
         self.scope.constants.used.clear()
         # lost: whether evaluation may find more. open: whether part of a mask stays unknown in any evaluation.
-        truth, lost, is_open = TRUE, False, False
+        truth, lost, is_open, unsure = TRUE, False, False, False
         for each in restrictions:
             truth = truth & each.truth(self.formula(each))
             lost, is_open = lost or self.affine.lost, is_open or self.affine.open
+            unsure = unsure or self.affine.unsure
         used = [(x, x.value.uses if isinstance(x.value, Step) else (x.value.name,)) for x in restrictions]
         names = [name for each, uses in used for name in uses if name != each.scores]
         inputs = self.inputs(names) if self.stated else ()
@@ -168,7 +165,8 @@ class Hiding(Struct, dict=True):
             visible, told = doubled_visible(truth.upper, queries, keys)
         doubled, exact = pairs - visible, told and truth.exact
         # Evaluation may find more hidden pairs than the formulas.
-        if not exact and (not told or lost or not is_open):
+        is_short = not exact and (not told or lost or not is_open)
+        if is_short:
             counted = self.enumerated(restrictions, truth.upper, queries, keys)
             doubled, problems, exact = (doubled, 1, False) if counted is None else counted
         for statement in stated.values():
@@ -180,7 +178,9 @@ class Hiding(Struct, dict=True):
             kind = "tensor"
         is_formula = doubled == (pairs - visible) * problems
         pattern = pattern_of(truth.upper, queries, keys) if is_formula else ""
-        return Hidden(doubled, problems, kind, () if exact or stated else self.inputs(names), pattern)
+        inputs = () if exact or stated else self.inputs(names)
+        needs_sizes = is_short and unsure and not inputs and {type(queries), type(keys)} != {int}
+        return Hidden(doubled, problems, kind, inputs, pattern, is_whole=exact, needs_sizes=needs_sizes)
 
     def enumerated(
         self, restrictions: Sequence[Restriction], upper: Cases, queries: Dim, keys: Dim

@@ -115,8 +115,9 @@ class Propagation(Evaluator[V]):
         self.function = None if inputs is None else scope
         self.inputs: Mapping[str, V] = inputs or {}  # values of the inputs of a function, by name
         # lost: whether evaluation may make an unknown value known. open: whether one stays unknown in any evaluation,
-        # because the caller passes it in or its operator is not supported.
-        self.lost = self.open = self.missing = False
+        # because the caller passes it in or its operator is not supported. unsure: whether an unknown one may hide pairs,
+        # a condition or the result of an operator along whole axes; a number that is only added does not.
+        self.lost = self.open = self.missing = self.unsure = False
         if not isinstance(argument, Step):
             return self.operand(argument, at)
         found = self.step(argument, at)
@@ -146,6 +147,9 @@ class Propagation(Evaluator[V]):
             around, self.missing = self.missing, False
             found = self._value(name, at)
             is_unknown = self.domain.is_unknown(found)
+            self.unsure = self.unsure or (
+                is_unknown and (typed := self.scope.type_of(name)) is not None and typed.dtype.kind == "bool"
+            )
             if is_unknown and not self.missing:
                 is_open = self.is_open(name)
                 self.open, self.lost = self.open or is_open, self.lost or not is_open
@@ -217,15 +221,20 @@ class Propagation(Evaluator[V]):
         if not is_followed(step):
             return None
         with suppress(*NOT_FOLLOWED):
-            function = structure.FUNCTIONS.get(step.operator.name)
+            function, lost = structure.FUNCTIONS.get(step.operator.name), self.lost
             if function is not None:
                 found: V | None = function(self, step, at)
+                is_unknown = found is None or self.domain.is_unknown(found)
+                if is_unknown and step.operator.name in structure.CHOOSING and self.is_open(step.uses[0]):
+                    self.open, self.lost, self.missing = True, lost, True  # whatever the index is
                 return found
             if step.operator.kind == "identity":
                 return self.operand(step.argument("x"), at)
             if step.operator.kind in _ELEMENTWISE:
                 return self.elementwise(step, at)
-            return self.domain.whole(self, step, at)
+            found = self.domain.whole(self, step, at)
+            self.unsure = self.unsure or found is None
+            return found
         return None
 
     def elementwise(self, step: Step, at: Indices) -> V | None:
@@ -267,6 +276,14 @@ class Propagation(Evaluator[V]):
     def is_open(self, name: str) -> bool:
         """Whether evaluation would not help either: the value is an input, or its operator is not followed."""
         maker, typed = self.scope.makers.get(name), self.scope.type_of(name)
+        if maker is None and typed is not None:
+            known = (
+                typed.value,
+                typed.uniform,
+                self.scope.bound.get(name),
+                self.scope.constants.array(name, typed),
+            )
+            return all(each is None for each in known)
         if maker is None:
-            return typed is None or self.scope.constants.array(name, typed) is None
+            return True
         return not is_followed(maker) or maker.result != name

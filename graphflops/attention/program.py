@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
 
 from graphflops.attention.attention_use import AttentionUse, Hidden, window
 from graphflops.attention.match import Sizes, Spelled, copies, role, role_of, spelled
@@ -187,6 +190,7 @@ class Found(NamedTuple):
     of_gradients: Mapping[str, Dim] = {}  # the same of its backward
     inputs: tuple[str, ...] = ()  # names of inputs that are masks, if it is unknown what they hide
     unfollowed: tuple[str, ...] = ()  # operators that masks are made by, and which are not followed
+    needs_sizes: bool = False  # whether masks may hide more that is known only of numbers of queries and keys
 
 
 def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
@@ -198,15 +202,14 @@ def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
     hiding = cache(lambda: _hiding(view, stated or {}))
     found: list[tuple[int, AttentionUse]] = []
     masked, of_gradients = dict[str, Dim](), dict[str, Dim]()
-    inputs, unfollowed = dict[str, None](), dict[str, None]()
+    told: list[Hidden] = []
 
-    def keep(use: AttentionUse, hidden: Hidden, *products: Call) -> None:
+    def keep(use: AttentionUse, *products: tuple[Call, Hidden]) -> None:
         if use.flops == 0:
             return
-        found.append((products[0].place, use))
-        inputs.update(dict.fromkeys(hidden.inputs))
-        unfollowed.update(dict.fromkeys(hidden.unfollowed))
-        for call in products:
+        found.append((products[0][0].place, use))
+        for call, hidden in products:
+            told.append(hidden)
             backward = 0 if call.row.backward is None else call.row.backward.matrix_flops
             part = (masked_part(n, hidden, use.queries, use.keys) for n in (call.cost.matrix_flops, backward))
             masked[call.name], of_gradients[call.name] = part
@@ -215,20 +218,44 @@ def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
         with suppress(DimError, ZeroDivisionError):
             operator = fused(call, view, hiding)
             if operator is not None:
-                keep(*operator, call)
+                keep(operator[0], (call, operator[1]))
             masked.update(hidden_in_operator(call, view, hiding))
     for group in spelled(view):
         with suppress(DimError, ZeroDivisionError):
-            hidden = hiding().of_spelled(group) if group.masks else Hidden()
+            products = (_, of_scores), (_, hidden) = _products(group, view, hiding)
             if hidden.doubled != 0 or role_of(group.softmax) != "gate":  # which may be no attention
-                keep(_use(group, hidden, view), hidden, group.first, group.second)
-            masked.update(hidden_in_gradients(group, hidden, view))
+                keep(_use(group, products, view), *products)
+            masked.update(hidden_in_gradients(group, of_scores, view))
     if stated:
         from graphflops.attention.user_masks import refuse_unused
 
         refuse_unused(stated, hiding().used)
     uses = tuple([use for _, use in sorted(found, key=lambda entry: entry[0])])
-    return Found(uses, masked, of_gradients, tuple(inputs), tuple(unfollowed))
+    return Found(uses, masked, of_gradients, *_unknown(told))
+
+
+def _unknown(told: Sequence[Hidden]) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+    """What is not known of masks, as in the last fields of `Found`."""
+    return _once(x.inputs for x in told), _once(x.unfollowed for x in told), any(x.needs_sizes for x in told)
+
+
+def _products(group: Spelled, view: View, hiding: Callable[[], Hiding]) -> Sequence[tuple[Call, Hidden]]:
+    """Both products, each with the pairs that it need not compute. Where probabilities are hidden that sum to one over all
+    scores, and are not made to sum to one again, the first needs these scores.
+    """
+    hidden = of_scores = hiding().of_spelled(group) if group.masks else Hidden()
+    place = min((each.call.place for each in group.masks if each.is_after), default=None)
+    if place is not None and role_of(group.softmax) != "gate":
+        late = [call.result for call in group.between[:-1] if call.place >= place]
+        if all(role_of(user) != "sum" for name in late for user in view.users.get(name, ())):
+            before = tuple(each for each in group.masks if not each.is_after)
+            of_scores = hiding().of_spelled(replace(group, masks=before))
+    return (group.first, of_scores), (group.second, hidden)
+
+
+def _once(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """Each name once."""
+    return tuple(dict.fromkeys(chain.from_iterable(names)))
 
 
 def _hiding(view: View, stated: Mapping[str, Stated]) -> Hiding:
@@ -237,9 +264,9 @@ def _hiding(view: View, stated: Mapping[str, Stated]) -> Hiding:
     return Hiding(view, stated)
 
 
-def _use(group: Spelled, hidden: Hidden, view: View) -> AttentionUse:
+def _use(group: Spelled, products: Sequence[tuple[Call, Hidden]], view: View) -> AttentionUse:
     scores, times = view.types[group.first.result], group.first.row.times
-    flops = group.first.cost.matrix_flops + group.second.cost.matrix_flops
+    flops = [call.cost.matrix_flops for call, _ in products]
     # Scores and probabilities are tensors of equal size that the calls in between read and write, masks excluded.
     others = {
         *(name for masking in group.masks if not masking.is_after for name in masking.others),
@@ -254,13 +281,14 @@ def _use(group: Spelled, hidden: Hidden, view: View) -> AttentionUse:
         if name not in others and same(typed.numel, scores.numel)
     )
     row, (queries, keys) = group.softmax.row, group.sizes[3:5]
+    hidden = [each for _, each in products]
     return AttentionUse(
         *(tuple(call.name for call in group.between), "", row.module, row.source),
         *group.sizes,
-        mask=hidden.mask,
-        pattern=hidden.pattern,
-        flops=flops,
-        masked_flops=masked_part(flops, hidden, queries, keys),
+        mask=hidden[-1].mask,
+        pattern=hidden[-1].pattern,
+        flops=total(flops),
+        masked_flops=total(masked_part(*each, queries, keys) for each in zip(flops, hidden, strict=True)),
         score_bytes=score_bytes * times,
         repeated_bytes=sum((call.bytes for call in group.repeats), start=0),
         kv_bytes=(view.types[group.key].nbytes + view.types[group.value].nbytes) * times,

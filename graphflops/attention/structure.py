@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from graphflops.attention.elementwise import Function
 from graphflops.attention.scopes import Evaluator, Indices
 from graphflops.dims import Dim, Expr
 from graphflops.graph import Ref
@@ -191,9 +192,12 @@ def flat_apply(p: Evaluator[Any], step: Step, at: Indices) -> Any:
 
 def join(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Several tensors one after another along an axis, or side by side along a new one."""
-    axis, begin, found = _axis(p, step, len(at)), 0, None
-    is_new = step.operator.name == "stack"
-    for item in step.argument("xs"):
+    return _joined(p, step.argument("xs"), _axis(p, step, len(at)), at, is_new=step.operator.name == "stack")
+
+
+def _joined(p: Evaluator[Any], items: Any, axis: int, at: Indices, *, is_new: bool = False) -> Any:
+    begin, found = 0, None
+    for item in items:
         shape = p.type_of(item).shape
         along = () if is_new else (at[axis] + -begin,)
         inner = p.clipped((*at[:axis], *along, *at[axis + 1 :]), shape)
@@ -201,6 +205,17 @@ def join(p: Evaluator[Any], step: Step, at: Indices) -> Any:
         found = value if begin == 0 else p.domain.choose(inside, value, found)
         begin = begin + (1 if is_new else shape[axis])
     return found
+
+
+def difference(p: Evaluator[Any], step: Step, at: Indices) -> Any:
+    """Each element less the one before it."""
+    axis, dtype = step.argument("axis", -1) % len(at), p.result_type(step)
+    parts = [x for x in map(step.argument, ("prepend", "x", "append")) if x is not None]
+    if step.argument("n", 1) != 1 or dtype is None or dtype.kind == "bool":
+        return None
+    ends = ((*at[:axis], at[axis] + place, *at[axis + 1 :]) for place in (1, 0))
+    values = [_joined(p, parts, axis, each) for each in ends]
+    return p.domain.apply(Function("sub", (None, None), dtype), values)
 
 
 def pad(p: Evaluator[Any], step: Step, at: Indices) -> Any:
@@ -294,6 +309,8 @@ FUNCTIONS: dict[str, Follow] = {
     "slice": part, "narrow": part, "flip": flip, "repeat": tiled, "index": index, "index_put": index_put,
     "select": index_select, "index_select": index_select, "embedding": partial(index_select, name="weight"),
     "gather": gather, "gather_nd": gather_nd, "flat_apply": flat_apply, "cat": join, "stack": join, "pad": pad,
-    "slice_scatter": scatter, "select_scatter": scatter, "arange": arange, "eye": eye,
+    "diff": difference, "slice_scatter": scatter, "select_scatter": scatter, "arange": arange, "eye": eye,
     **dict.fromkeys(("triu", "tril", "trilu"), triangle),
 }  # fmt: skip
+# Those that choose elements of their first operand by numbers that are computed.
+CHOOSING = frozenset({"index", "index_select", "embedding", "gather", "gather_nd"})

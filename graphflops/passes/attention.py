@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from graphflops.report import Row
 
 
+_NOT_FOLLOWED = ": masks of attention by it are not followed, and count as hiding nothing"
+_NEEDS_SIZES = (
+    "what a mask of attention hides is counted in full only where sizes are numbers: give them, as with --dim"
+)
+
+
 def facts_of(graph: Graph) -> FindFact:
     """What the rule of flexible attention needs to know of a call: the pairs that its functions leave visible."""
 
@@ -51,7 +57,7 @@ def find_attentions(program: PricedProgram, masks: Mapping[str, Stated]) -> Pric
         return program
     given = None if program.binding.moved else program.binding.given
     view = View(program.graph, program.main.rows, given, program.facts)
-    uses, masked, of_gradients, inputs, unfollowed = attentions(view, masks)
+    uses, masked, of_gradients, inputs, unfollowed, needs_sizes = attentions(view, masks)
     if inputs:
         text = (
             f"attention adds {', '.join(map(shown, inputs))} to its scores, or masks them by it; its contents are not known,"
@@ -60,8 +66,9 @@ def find_attentions(program: PricedProgram, masks: Mapping[str, Stated]) -> Pric
         program.notes.say("GF117", "", text)
     if unfollowed:
         made = ", ".join(map(shown, unfollowed))
-        text = f"{made}: masks of attention by it are not followed, and count as hiding nothing"
-        program.notes.say("GF117", "", text)
+        program.notes.say("GF117", "", f"{made}{_NOT_FOLLOWED}")
+    if needs_sizes:
+        program.notes.say("GF117", "", _NEEDS_SIZES)
 
     # masked FLOPs go into the rows whose rules found none
     main = program.main

@@ -131,9 +131,12 @@ def test_every_chain(program: torch.export.ExportedProgram, core: bool) -> None:
     assert sizes == {(1, 8, 8, 4, 4), (8, 8, 8, 4, 4)}
 
 
+def best_of(s: Tensor) -> Tensor:
+    return s.masked_fill(s < s.topk(3, -1).values[..., -1:], NEVER)
+
+
 def best(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    s = scores(q, k)
-    return s.masked_fill(s < s.topk(3, -1).values[..., -1:], NEVER).softmax(-1) @ v
+    return best_of(scores(q, k)).softmax(-1) @ v
 
 
 def positive(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -149,6 +152,25 @@ def product_added(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.addcmul(scores(q, k), after().float(), torch.full((1,), -1e9)).softmax(-1) @ v
 
 
+def diagonal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    own = torch.diag_embed(torch.ones(PLACES))
+    return scores(q, k).masked_fill(own == 0, NEVER).softmax(-1) @ v
+
+
+def scattered(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    first = torch.zeros(PLACES, PLACES).scatter(1, torch.zeros(PLACES, 1, dtype=torch.long), 1.0)
+    return scores(q, k).masked_fill(~first.bool(), NEVER).softmax(-1) @ v
+
+
+def of_one_kind(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    kinds = (torch.arange(PLACES)[:, None] == torch.arange(2)).float()
+    return scores(q, k).masked_fill(kinds.mm(kinds.T).bool(), NEVER).softmax(-1) @ v
+
+
+def best_before(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return best_of(masked(q, k)).softmax(-1) @ v
+
+
 class One(torch.nn.Module):
     def __init__(self, attend: Attend) -> None:
         super().__init__()
@@ -160,7 +182,8 @@ class One(torch.nn.Module):
 
 NOT_FOLLOWED: dict[str, Attend] = {
     "aten.masked_fill.Scalar": best, "aten.where.ScalarOther": positive, "aten.addcmul.default": product_added,
-    "aten.gt.Scalar": positive_once_more,
+    "aten.matmul.default": positive_once_more, "aten.diag_embed.default": diagonal, "aten.scatter.value": scattered,
+    "aten.mm.default": of_one_kind,
 }  # fmt: skip
 
 
@@ -170,3 +193,57 @@ def test_what_is_not_followed_is_said(op: str) -> None:
     (use,), (said,) = report.attentions, [each.message for each in report.diagnostics if each.code == "GF117"]
     assert (use.mask, use.masked_flops) == ("tensor", 0)
     assert said == f"{op}: masks of attention by it are not followed, and count as hiding nothing"
+
+
+def test_what_is_not_followed_beside_a_known_mask_is_said() -> None:
+    """The causal mask is counted, 28 of 64 pairs in 8 heads at 2 x 2 x 4 FLOPs; the three best scores are not."""
+    report = analyze(exported(One(best_before)))
+    assert report.total().masked_flops == 28 * 8 * 16
+    (said,) = [each.message for each in report.diagnostics if each.code == "GF117"]
+    assert said.startswith("aten.masked_fill.Scalar: ")
+
+
+def hidden_late(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (scores(q, k).softmax(-1) * (~after())) @ v
+
+
+def test_probabilities_hidden_late_need_every_score() -> None:
+    """They sum to one over all scores, so that the second product alone can be skipped: 28 pairs, 8 heads, 2 x 4 FLOPs."""
+    report = analyze(exported(One(hidden_late)))
+    assert report.total().masked_flops == report.attentions[0].masked_flops == 28 * 8 * 8
+    assert [row.cost.masked_flops for row in report.rows if row.cost.matrix_flops] == [0, 28 * 8 * 8]
+
+
+def open_length(attend: Attend) -> torch.export.ExportedProgram:
+    given = tuple(torch.zeros(BATCH, HEADS, PLACES, WIDTH) for _ in "qkv")
+    length = {2: torch.export.Dim("n", min=4, max=64)}
+    return torch.export.export(One(attend), given, dynamic_shapes=(length,) * 3, strict=False)
+
+
+def packed(numbers: Callable[[Tensor], Tensor], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal within documents, as transformers finds them where positions do not go up by one."""
+    places = torch.arange(q.shape[2])
+    own = numbers(places)
+    seen = (own[:, None] == own[None, :]) & (places[None, :] <= places[:, None])
+    return scores(q, k).masked_fill(~seen, NEVER).softmax(-1) @ v
+
+
+def by_differences(places: Tensor) -> Tensor:
+    return (torch.diff(places, prepend=places[:1] - 1) != 1).cumsum(0)
+
+
+def by_threes(places: Tensor) -> Tensor:
+    return (places % 3 == 0).cumsum(0)
+
+
+def test_documents_of_open_length() -> None:
+    """One document is a causal mask at every length. Documents of three places are counted only at a given length, which
+    is said: of 8 places 3 * 4 / 2 + 3 * 4 / 2 + 2 * 3 / 2 = 15 pairs are seen, 49 hidden.
+    """
+    report = analyze(open_length(lambda *qkv: packed(by_differences, *qkv)))
+    assert report.value(report.total().masked_flops) == 28 * 8 * 16
+    assert not report.diagnostics
+    several = open_length(lambda *qkv: packed(by_threes, *qkv))
+    assert [each.code for each in analyze(several).diagnostics] == ["GF117"]
+    whole = analyze(several, dims={"q[2]": PLACES})
+    assert (whole.total().masked_flops, whole.diagnostics) == (49 * 8 * 16, ())

@@ -638,7 +638,7 @@ def test_the_option_misused(saved: str, masks: list[str], code: int, said: str) 
 
 
 def test_an_input_of_which_only_the_size_is_asked_is_no_mask() -> None:
-    """Positions repeated for each row of a batch are not followed to a formula, and no input says what they hide."""
+    """Positions repeated for each row of a batch have no formula: what they hide needs a length, and is of no input."""
 
     class Repeated(torch.nn.Module):
         def forward(self, q: Mask, ids: Mask) -> Mask:
@@ -651,7 +651,8 @@ def test_an_input_of_which_only_the_size_is_asked_is_no_mask() -> None:
     program = torch.export.export(Repeated(), operands, dynamic_shapes={"q": {2: length}, "ids": {1: length}})
     report = analyze(program)
     assert [use.mask for use in report.attentions] == ["tensor"]
-    assert report.diagnostics == ()
+    (said,) = [each.message for each in report.diagnostics]
+    assert "only where sizes are numbers" in said
 
 
 ENDS = (3_000, 4_100, 13_333, 20_000, 32_765)
