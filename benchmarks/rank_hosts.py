@@ -24,9 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
-from benchmarks import recorded_models as models
-from benchmarks import two_gpu_models as two
-from benchmarks import two_gpus
+from benchmarks import recorded_models as models, two_gpu_models as two, two_gpus
 from benchmarks.recorded import ranks, step_of
 from benchmarks.recorded_models import BF16, trained
 from benchmarks.step_models import STEPS

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks import recorded_models as models
-from benchmarks import two_gpu_models as two
+from benchmarks import recorded_models as models, two_gpu_models as two
 from benchmarks.recorded_models import BF16, Decoder, Encoder
 
 if TYPE_CHECKING:

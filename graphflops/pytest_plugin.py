@@ -107,8 +107,7 @@ def _check(config: pytest.Config, model: Any, limits: Mapping[str, Any], name: s
 
 
 def _of_file(config: pytest.Config, path: str, limits: Mapping[str, Any]) -> tuple[Report, list[Finding]]:
-    from graphflops.budget import baseline
-    from graphflops.budget import limits as reader
+    from graphflops.budget import baseline, limits as reader
     from graphflops.budget.check import compared
     from graphflops.budget.run import jobs_of, measures_at
     from graphflops.errors import FileError

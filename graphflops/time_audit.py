@@ -282,8 +282,7 @@ def audited(
 ) -> ModelFindings:
     """The findings about one model: those of an ONNX file, and those about the time on a device and in an execution."""
     from graphflops.exporters import regular_file
-    from graphflops.loading import analyze
-    from graphflops.loading import opened as read
+    from graphflops.loading import analyze, opened as read
     from graphflops.onnx_audit.audit import audit
 
     if regular_file(model).suffix == ".pt2" and on is None:

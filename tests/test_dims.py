@@ -13,8 +13,7 @@ from collections.abc import Callable
 
 import pytest
 import sympy
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from graphflops.dims import (
     Dim,

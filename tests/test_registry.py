@@ -11,7 +11,9 @@ from graphflops.cost import Estimate
 from graphflops.errors import RuleError
 from graphflops.ops import operator
 from graphflops.ops.table import INDEX, RULES
+from graphflops.passes.price_call import reason
 from graphflops.rules import registry
+from graphflops.tensor import TensorType
 from tests.generated import index_of_rules
 from tests.support import price, t
 
@@ -74,3 +76,23 @@ def test_an_unknown_operator_imports_no_module_of_rules():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "annotations", [{"x": TensorType, "factor": int}, {"x": "TensorType", "factor": "int"}]
+)
+def test_kinds_of_arguments_are_known_from_types_and_from_texts(annotations):
+    def scaled(x, *, factor):
+        return Estimate(x, flops=factor * x.numel)
+
+    scaled.__annotations__ = annotations
+    rule = registry.Rule("mine.scaled", scaled)
+    faults = [
+        reason(rule, "mine.scaled", arguments, TypeError(), traced=False)
+        for arguments in ({"x": t(2), "factor": "two"}, {"x": 2, "factor": 2}, {"factor": 2})
+    ]
+    assert faults == [
+        ("factor of mine.scaled must be an integer, not 'two'", True),
+        ("x of mine.scaled must be a tensor, not 2", True),
+        ("mine.scaled is called without its operand x", True),
+    ]

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from graphflops.attention.affine import AffineDomain
 from graphflops.attention.arrays import ArrayDomain, Enumeration, array_of_value
-from graphflops.attention.attention_use import Hidden, window
-from graphflops.attention.attention_use import Masking as Kind
+from graphflops.attention.attention_use import Hidden, Masking as Kind, window
 from graphflops.attention.conditions import (
     ALWAYS,
     COLUMN,

@@ -13,8 +13,7 @@ from graphflops.cost import REPORTED
 from graphflops.dims import Dim
 from graphflops.fitting.cells import QUANTITIES, Cell, ServedQuantity
 from graphflops.open_sizes import of_report
-from graphflops.render.ledger import Group, Ledger, Tree
-from graphflops.render.ledger import Line as TreeLine
+from graphflops.render.ledger import Group, Ledger, Line as TreeLine, Tree
 from graphflops.report import HELD, Report, Row
 from graphflops.report.size_names import named
 

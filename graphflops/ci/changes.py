@@ -28,8 +28,7 @@ from graphflops.render.diff.texts import COMMENT, markdown
 from graphflops.render.document import escaped, fitted
 from graphflops.render.findings import offered
 from graphflops.render.summary import headline
-from graphflops.render.text import assumptions, count_of
-from graphflops.render.text import listed as named
+from graphflops.render.text import assumptions, count_of, listed as named
 from graphflops.report import HELD, Report
 from graphflops.report.contradictions import contradicted, contradictions
 from graphflops.report.findings import Findings, ModelFindings

@@ -96,8 +96,7 @@ def _one(
         return report
     from graphflops.derived.resize import Sweep
     from graphflops.fitting.cells import with_cells
-    from graphflops.loading import analyze as analyzed
-    from graphflops.loading import is_report, opened
+    from graphflops.loading import analyze as analyzed, is_report, opened
 
     report_of = None  # the analysis at other sizes by symbol; a saved report has no times at them
     if report.device and not is_report(program):

@@ -172,8 +172,7 @@ def history(
     graphflops history model.pt2 --output history.html
     """
     from graphflops.loading import analyze
-    from graphflops.versions.revisions import history as found
-    from graphflops.versions.revisions import range_of
+    from graphflops.versions.revisions import history as found, range_of
 
     output = output.of("History")
     behind, ranges = (paths, sides) if paths else (sides[-1:], sides[:-1])

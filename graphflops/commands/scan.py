@@ -105,8 +105,7 @@ def _scanned(
     scheduler: str | None, bindings: str | None, rows: tuple[str, ...], cache: bool, **given: Any,
 ) -> None:  # fmt: skip
     from graphflops.budget.run import processors
-    from graphflops.scan.jobs import Binding, Options, bindings_of
-    from graphflops.scan.jobs import jobs as planned
+    from graphflops.scan.jobs import Binding, Options, bindings_of, jobs as planned
     from graphflops.scan.run import scan as run
 
     if bindings is not None and dims:

@@ -11,8 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from graphflops.errors import FileError, shown
-from graphflops.exporters import in_one_line
-from graphflops.exporters import pt2_schema as schema
+from graphflops.exporters import in_one_line, pt2_schema as schema
 from graphflops.exporters.archive import Archive
 from graphflops.exporters.pt2_graph import graph_of
 from graphflops.exporters.pt2_tables import OLD_CHECKPOINTS, OLD_PROGRAM, Place, Tables

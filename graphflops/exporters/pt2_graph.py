@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from graphflops.errors import FileError, shown
-from graphflops.exporters import pt2_schema as schema
-from graphflops.exporters import pt2_values as values
+from graphflops.exporters import pt2_schema as schema, pt2_values as values
 from graphflops.exporters.pt2_tables import Tables
 from graphflops.exporters.sources import with_modules
 from graphflops.exporters.types import guards_of, with_aliases, with_parts

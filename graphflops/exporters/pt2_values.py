@@ -12,8 +12,7 @@ from msgspec.structs import astuple
 from graphflops.base.limits import LimitPassed
 from graphflops.dims import Dim, parse_dim
 from graphflops.errors import DimError, FileError, shown
-from graphflops.exporters import pt2_schema as schema
-from graphflops.exporters import require_few
+from graphflops.exporters import pt2_schema as schema, require_few
 from graphflops.exporters.sources import Sources
 from graphflops.exporters.types import Types
 from graphflops.graph import Graph, Note

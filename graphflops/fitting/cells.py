@@ -15,8 +15,7 @@ from graphflops.base.record import Record
 from graphflops.base.units import memory, rate, seconds
 from graphflops.derived.items import items
 from graphflops.derived.resize import Sweep, values_at
-from graphflops.devices import complete
-from graphflops.devices import device as device_named
+from graphflops.devices import complete, device as device_named
 from graphflops.dims import Dim, evaluate, prod, total
 from graphflops.dims.solving import first_from, symbol_of
 from graphflops.fitting.varied_size import SPARE, room

@@ -13,8 +13,7 @@ from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
 from graphflops.budget.amounts import amount
 from graphflops.derived.resize import values_at
-from graphflops.devices import Device, complete, published
-from graphflops.devices import device as device_named
+from graphflops.devices import Device, complete, device as device_named, published
 from graphflops.dims.solving import first_from
 from graphflops.errors import GraphflopsError, OptionError
 from graphflops.fitting.cells import LENGTHS, Cell, KvCache, cell_of, is_open_for, kv_cache, most_requests

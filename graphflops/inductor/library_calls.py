@@ -10,8 +10,7 @@ from graphflops.dims import Dim, dim_max, prod, total
 from graphflops.execution.strides import Values
 from graphflops.graph import Ref
 from graphflops.inductor.lowering import Extern, Loop, Lowered, Lowering, Reduction
-from graphflops.kernels import buffers as kernels
-from graphflops.kernels import cudnn
+from graphflops.kernels import buffers as kernels, cudnn
 from graphflops.kernels.beside import Copy, operand_copies
 from graphflops.kernels.choices import constants, limits
 from graphflops.kernels.convolution import Convolution, Layout, known, up

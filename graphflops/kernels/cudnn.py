@@ -27,12 +27,12 @@ from graphflops.kernels.kernel import (
     FLOAT_BYTES,
     IMAGE_RANK,
     SEQUENCE_RANK,
+    Convolution as Sizes,
     ConvolutionAlgorithm,
     Kernel,
     Pass,
     Rows,
 )
-from graphflops.kernels.kernel import Convolution as Sizes
 from graphflops.kernels.moved import copy_to, pointwise, put_in_order, sum_to
 
 KINDS = {1: "sequence", 3: "volume"}  # by number of axes; images are told apart by their windows

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _NOT_FOLLOWED = ": masks of attention by it are not followed, and count as hiding nothing"
 _NEEDS_SIZES = (
-    "what a mask of attention hides is counted in full only where sizes are numbers: give them, as with --dim"
+    "what a mask of attention hides is counted in full only if sizes are numbers: give them, as with --dim"
 )
 
 

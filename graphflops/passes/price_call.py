@@ -283,7 +283,7 @@ def _is_outgrown(size: Expr) -> bool:
     )
 
 
-# By annotation of a rule's parameter: the types that a value may have, and these in words.
+# By annotation of a rule's parameter, as spelled: the types that a value may have, and these in words.
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "TensorType": ((TensorType,), "a tensor"),
     "int": ((int, Expr), "an integer"),
@@ -318,7 +318,13 @@ def _misfit(rule: Rule, op: str, arguments: Mapping[str, Any]) -> str:
         if name not in arguments and name not in taken.optional:
             return f"{shown(op)} is called without its attribute {name}"
     for name, value in arguments.items():
-        kinds, words = _KINDS.get(str(taken.types.get(name)), ((object,), ""))
+        kinds, words = _kinds(taken.types.get(name))
         if not isinstance(value, (*kinds, UnknownType)) and value is not None:
             return f"{name} of {shown(op)} must be {words}, not {shown(repr(value), 60)}"
     return ""
+
+
+def _kinds(annotation: Any) -> tuple[tuple[type, ...], str]:
+    """What a parameter of this annotation takes, any object if the table does not say."""
+    name = "Ints" if annotation == tuple[int, ...] else getattr(annotation, "__name__", annotation)
+    return _KINDS.get(str(name), ((object,), ""))

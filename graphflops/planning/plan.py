@@ -12,8 +12,7 @@ from graphflops.base.rendered import Rendered
 from graphflops.base.units import percent
 from graphflops.budget.amounts import amount
 from graphflops.derived.items import token_ids
-from graphflops.devices import complete
-from graphflops.devices import device as device_named
+from graphflops.devices import complete, device as device_named
 from graphflops.dims.solving import symbol_of
 from graphflops.errors import ModelError, OptionError, shown
 from graphflops.fitting.varied_size import SPARE, room

@@ -3,8 +3,7 @@
 from typing import NamedTuple
 
 from graphflops.errors import OptionError
-from graphflops.links.pipeline import EXACT, Span
-from graphflops.links.pipeline import Step as Turn
+from graphflops.links.pipeline import EXACT, Span, Step as Turn
 from graphflops.planning.blocks import NOTHING, Block, Work
 from graphflops.planning.layouts import Costs, Step, unlike
 from graphflops.time.schedule import exchange_ends, kernels_end

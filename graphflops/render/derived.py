@@ -26,8 +26,7 @@ from graphflops.report.timeline import PhaseTime
 from graphflops.rules import Rule, find, known
 from graphflops.tensor import grouped
 from graphflops.version import __version__
-from graphflops.versions.revisions import QUANTITIES as TOTALS
-from graphflops.versions.revisions import History, HistoryPoint
+from graphflops.versions.revisions import QUANTITIES as TOTALS, History, HistoryPoint
 
 # Heads; True: exact.
 _TIMES = {False: ("time", "90 % interval"), True: ("seconds", "seconds_low", "seconds_high")}

@@ -21,13 +21,10 @@ from graphflops.dims import Dim, evaluate
 from graphflops.errors import ZERO_WIDTH, OptionError, require_choice
 from graphflops.render import summary
 from graphflops.render.formats import DOCUMENTS
-from graphflops.render.html.fragment import escaped as html_escaped
-from graphflops.render.html.fragment import page
-from graphflops.render.html.fragment import table as html_table
+from graphflops.render.html.fragment import escaped as html_escaped, page, table as html_table
 from graphflops.render.ledger import Group, Ledger, Tree
 from graphflops.render.table import Page
-from graphflops.render.tables import Entry, Listing, TextTable, tables
-from graphflops.render.tables import listing as cells
+from graphflops.render.tables import Entry, Listing, TextTable, listing as cells, tables
 from graphflops.render.text import inert, safe, shortened
 from graphflops.report import Cut, Report
 

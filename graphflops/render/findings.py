@@ -216,8 +216,7 @@ def _in_markdown(section: _Section) -> Iterator[tuple[str, int]]:
 
 def fragment(found: Findings) -> str:
     """The same for a notebook."""
-    from graphflops.render.html.fragment import escaped as html
-    from graphflops.render.html.fragment import table as html_table
+    from graphflops.render.html.fragment import escaped as html, table as html_table
 
     parts = [f"<p><b>{html(conclusion(found.models))}</b></p>"]
     for section in (_Section(model, found, None) for model in found.models):

@@ -12,11 +12,9 @@ from graphflops.base.units import memory, number, numbered, percent, unnumbered
 from graphflops.errors import OptionError
 from graphflops.render.document import Document
 from graphflops.render.picture.nest import Sheet, flat
-from graphflops.render.picture.svg import WORDS, Face, carried, faces, page, quantity, whole
-from graphflops.render.picture.svg import svg as picture
+from graphflops.render.picture.svg import WORDS, Face, carried, faces, page, quantity, svg as picture, whole
 from graphflops.render.summary import title
-from graphflops.render.tables import Listing
-from graphflops.render.tables import listing as as_table
+from graphflops.render.tables import Listing, listing as as_table
 from graphflops.render.text import count_of, safe
 from graphflops.report import Report
 from graphflops.structure.answer import Answer, Cuts, Part, Unused, ask

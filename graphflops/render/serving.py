@@ -13,8 +13,7 @@ from graphflops.fitting.fits import Fits, Verdict
 from graphflops.render import summary
 from graphflops.render.document import Document
 from graphflops.render.memory import PARTS, amount, described, label
-from graphflops.render.tables import Entry, Listing, TextTable, at_peak
-from graphflops.render.tables import listing as as_table
+from graphflops.render.tables import Entry, Listing, TextTable, at_peak, listing as as_table
 from graphflops.render.text import Numbers, safe
 from graphflops.report.size_names import together
 from graphflops.serving.plan import Replicas, Replication, Serving

@@ -15,13 +15,16 @@ from graphflops.cost import Cost
 from graphflops.dims import Dim, evaluate
 from graphflops.errors import require_choice
 from graphflops.graph import Graph, Mesh, Origin, Phase
-from graphflops.report.timeline import ENTRIES as ENTRIES
-from graphflops.report.timeline import LASTING as LASTING
-from graphflops.report.timeline import PEAKS as PEAKS
-from graphflops.report.timeline import CallTime, PhaseTime
-from graphflops.report.timeline import Held as Held
-from graphflops.report.timeline import HeldKind as HeldKind
-from graphflops.report.timeline import Timeline as Timeline
+from graphflops.report.timeline import (
+    ENTRIES as ENTRIES,
+    LASTING as LASTING,
+    PEAKS as PEAKS,
+    CallTime,
+    Held as Held,
+    HeldKind as HeldKind,
+    PhaseTime,
+    Timeline as Timeline,
+)
 from graphflops.tensor import TensorType, grouped
 from graphflops.training import Training
 

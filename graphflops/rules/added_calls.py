@@ -3,8 +3,6 @@
 like: the call whose module and source line the new one gets.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path

@@ -10,8 +10,6 @@ in this way if the contents of the offsets are known; if they depend on data, it
 to as many keys as the longest sequence has, and no part of it counts as masked.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Mapping
 from itertools import pairwise
 from typing import Any

@@ -6,8 +6,6 @@ its heads, and in an encoder the layer around them. Biases, residual additions, 
 work: 1 per added element, ReLU 1, GELU 4 and an error function, layer normalisation 7.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from msgspec.structs import replace

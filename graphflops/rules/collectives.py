@@ -8,8 +8,6 @@ Eager execution calls the collectives of `c10d`, which write to given tensors. T
 devices of a group map.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """Sums of products over named axes (einsum, tensordot, bilinear), outer and cross products."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple

@@ -6,8 +6,6 @@ the size of each hidden axis in `TensorType.mapped`. The loop applies the rule t
 (a weight) counts once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any

@@ -3,8 +3,6 @@
 Elements of a window that lie in the padding count too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -6,8 +6,6 @@ function evaluations and a product (Box and Muller: a logarithm, a root, a sine 
 drawn by rejection counts as one evaluation.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

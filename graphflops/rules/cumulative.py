@@ -4,8 +4,6 @@ Sorting and searching: n*log2(n) comparisons sort n values, floor(log2(n)) + 1 f
 by value are data-dependent.
 """
 
-from __future__ import annotations
-
 from itertools import accumulate
 
 from msgspec.structs import replace

@@ -3,8 +3,6 @@
 A norm costs two operations per element, a power if the order needs one, and a root per vector.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -5,8 +5,6 @@ Dense products are counted; what the functions hide is in `masked_flops`, exact 
 blocks that are partly visible. The functions' traffic stays in registers and is not counted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Operators on lists of tensors: `_foreach_` operators price each item by the single operator's rule; optimizers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeAlias
 

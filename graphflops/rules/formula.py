@@ -5,8 +5,6 @@ the result; every other name is a number. FLOPs, function evaluations and reads 
 that PyTorch launches for it: one for each operator or function, in order. Nothing is evaluated: `ast` parses the text.
 """
 
-from __future__ import annotations
-
 import ast
 import operator
 from collections.abc import Callable, Iterable, Mapping

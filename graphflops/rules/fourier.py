@@ -5,8 +5,6 @@ includes scaling and is rounded down if n is no power of two. It is all vector w
 window and a transform per frame; on the way back overlaps add up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace

@@ -3,8 +3,6 @@
 A functional write copies the tensor around the chosen elements, an in-place one touches only them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

@@ -5,8 +5,6 @@ products); Golub and Van Loan, Matrix Computations (singular values by Golub and
 iteration). Thirds are rounded down.
 """
 
-from __future__ import annotations
-
 import math
 
 from graphflops.dims import Dim, call, dim_max, dim_min, floor_div

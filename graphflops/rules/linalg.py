@@ -4,8 +4,6 @@ Their arithmetic counts as vector FLOPs, by the formulas of `lapack`, except whe
 operation counts as four.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from msgspec.structs import replace

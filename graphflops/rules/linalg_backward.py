@@ -5,8 +5,6 @@ is assumed to have a gradient. Work of the forward that only training needs (eig
 here; tensors that it saves for backward beside operands and results are read here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

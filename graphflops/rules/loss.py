@@ -5,8 +5,6 @@ the mean divides once. A weight is one product more per element. A target that n
 negate 1, compare with the ignored class 1, weight 1 where there is one. Only the picked scores and weights are read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any

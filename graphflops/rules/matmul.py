@@ -1,7 +1,5 @@
 """Products of matrices and vectors: plain, with a fused addition, grouped, in chains."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

@@ -3,8 +3,6 @@
 Converting an element to another type is one operation; moving it is none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import comb, factorial
 

@@ -17,8 +17,6 @@ input or weight have a gradient:
 * by running statistics: input 1; weight: centre 1, times gradient 2; bias 1
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -19,7 +19,7 @@ class Signature(NamedTuple):
     positional: tuple[str, ...]  # those that can be given by position, in order
     keywords: tuple[str, ...] = ()  # those that are given by name only
     optional: frozenset[str] = frozenset()  # those that a call may leave out
-    types: Mapping[str, str] = {}  # annotations, as spelled
+    types: Mapping[str, Any] = {}  # annotations, or how they are spelled
     is_variadic: bool = False  # whether it takes any number of operands
     is_open: bool = False  # whether it takes keywords that it does not name
 

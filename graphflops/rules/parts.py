@@ -1,7 +1,5 @@
 """Parts of tensors: slices, single positions, splits and diagonals, which are views; and copies of such views."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 

@@ -11,8 +11,6 @@ and `kept?` depends on data. Work is a number of operations per element of an op
 of a function of `work.txt`. `matrix m x` are multiply-adds of a matrix product; `1 x if bias` depends on another operand.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 Activation functions are here too, with the operators of their gradients.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable
 from functools import partial

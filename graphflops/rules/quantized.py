@@ -4,8 +4,6 @@ Element types that torch marks as quantized stand for the integers they are stor
 integers, packed and pruned weights.
 """
 
-from __future__ import annotations
-
 from itertools import chain
 
 from msgspec.structs import replace

@@ -3,8 +3,6 @@
 Patches of images (im2col, col2im) are copies, too. ATen, prims and ONNX share the first functions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace

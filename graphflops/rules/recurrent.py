@@ -4,8 +4,6 @@ A step multiplies every weight matrix once per row of the batch. Vector FLOPs pe
 of the cell's formula, including two bias additions per gate if there are biases.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 

@@ -4,8 +4,6 @@ Work per element of softmax: the maximum 1, its difference 1, the sum 1 and the 
 maximum 1, sum 1, two subtractions 2, an exponential, and a logarithm per row. A conversion of the type is one more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any

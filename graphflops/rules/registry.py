@@ -1,7 +1,5 @@
 """The table of rules and how an operator's name finds its rule."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

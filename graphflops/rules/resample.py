@@ -4,8 +4,6 @@ An interpolated output is a weighted sum of its taps, a multiplication and an ad
 position alone and are not counted. Picking the nearest input is no arithmetic. A bilinear sample is four taps.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

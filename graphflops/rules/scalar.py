@@ -1,7 +1,5 @@
 """Queries of sizes and types, assertions, and arithmetic on sizes and other Python numbers: free, and exact if known."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ unknown, a formula is a choice between both cases. Sizes of inputs are assumed t
 one row, not `min(1, N)` rows. A size that depends on data may be 0.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache

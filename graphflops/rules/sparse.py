@@ -5,8 +5,6 @@ with a sparse operand is looked up as `sparse.NAME`; without such a rule it is u
 elements that are not stored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """Operators of torchao, which quantises in blocks, and its products of narrow, sparse and packed operands."""
 
-from __future__ import annotations
-
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, dim_max, floor_div, prod, same
 from graphflops.rules.attention import attend

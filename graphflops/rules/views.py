@@ -4,8 +4,6 @@ Strides are not known here, so `reshape` and `flatten` are assumed to be views; 
 form has a `clone`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace

@@ -20,8 +20,7 @@ from torch._functorch import predispatch
 
 from graphflops.errors import ModelError, RunError, shown
 from graphflops.graph import Graph, Opaque
-from graphflops.ops import Op
-from graphflops.ops import operator as spelled
+from graphflops.ops import Op, operator as spelled
 from graphflops.rules.registry import find
 from graphflops.tensor import dtype_named, flat
 

@@ -13,8 +13,7 @@ from graphflops.budget.check import RULES, finding
 from graphflops.budget.limits import Budget, BudgetFile
 from graphflops.budget.measure import UNITS, Limit
 from graphflops.errors import FileError, shown
-from graphflops.render.html.fragment import escaped, inert, read
-from graphflops.render.html.fragment import page as whole
+from graphflops.render.html.fragment import escaped, inert, page as whole, read
 from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import count_of, safe

@@ -10,8 +10,7 @@ import msgspec
 from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
 from graphflops.budget.amounts import amount
-from graphflops.devices import Device, complete
-from graphflops.devices import device as device_named
+from graphflops.devices import Device, complete, device as device_named
 from graphflops.dims.solving import first_from
 from graphflops.errors import DimError, ModelError, OptionError, shown
 from graphflops.fitting.cells import Cell, KvCache, Limits, is_open_for, kv_cache, most_requests

@@ -11,8 +11,7 @@ from graphflops.execution.fast_path import calls_of_module, is_module
 from graphflops.execution.layouts import Layouts
 from graphflops.graph import Ref
 from graphflops.inductor.calls import places_of_interpolation
-from graphflops.inductor.fusing import Kernel as PlannedKernel
-from graphflops.inductor.fusing import split_lengths
+from graphflops.inductor.fusing import Kernel as PlannedKernel, split_lengths
 from graphflops.inductor.library_calls import ALIGNED, is_of_images, is_turned
 from graphflops.inductor.lowering import Extern, Loop, Op, Reduction
 from graphflops.inductor.plan import Plan, Plans

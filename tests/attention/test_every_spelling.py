@@ -13,8 +13,7 @@ import sys
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from graphflops.analysis import analyze
 from graphflops.attention.affine import AffineDomain

@@ -652,7 +652,7 @@ def test_an_input_of_which_only_the_size_is_asked_is_no_mask() -> None:
     report = analyze(program)
     assert [use.mask for use in report.attentions] == ["tensor"]
     (said,) = [each.message for each in report.diagnostics]
-    assert "only where sizes are numbers" in said
+    assert "only if sizes are numbers" in said
 
 
 ENDS = (3_000, 4_100, 13_333, 20_000, 32_765)

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from graphflops.dims import symbol
-from graphflops.render import findings as render
-from graphflops.render import render as rendered
+from graphflops.render import findings as render, render as rendered
 from graphflops.render.sarif import sarif, source_files
 from graphflops.report.findings import Finding, Findings, ModelFindings, RuleInfo
 

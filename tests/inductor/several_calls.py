@@ -12,8 +12,7 @@ from graphflops.inductor.plan import Plan, Plans
 from graphflops.passes.attention import facts_of
 from graphflops.passes.bind import bind
 from graphflops.passes.price import price
-from tests.inductor.one_call import _short as short
-from tests.inductor.one_call import kept_of, kind_of
+from tests.inductor.one_call import _short as short, kept_of, kind_of
 
 if TYPE_CHECKING:
     from graphflops.inductor.plan import CompiledGraph

@@ -17,6 +17,7 @@ from graphflops.kernels.gradients import _gather_backward
 from graphflops.kernels.images import pooling
 from graphflops.kernels.kernel import (
     Attention,
+    Convolution as Sizes,
     Exchange,
     Kernel,
     Product,
@@ -24,7 +25,6 @@ from graphflops.kernels.kernel import (
     Rows,
     Strided,
 )
-from graphflops.kernels.kernel import Convolution as Sizes
 from graphflops.kernels.moved import _written_rows, collective
 from graphflops.kernels.products import product_backward, recurrent
 from graphflops.tensor import BFLOAT16, TensorType

@@ -16,8 +16,7 @@ from multiprocessing import get_context
 from typing import Any
 
 import torch
-from torch.nn.attention.flex_attention import create_block_mask
-from torch.nn.attention.flex_attention import flex_attention as torch_flex
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention as torch_flex
 
 from graphflops.runtime.flex import counted, prepare, sdpa
 from tests.runtime.flex_cases import CASES, Sizes, case, operands, reference_gradients, seen

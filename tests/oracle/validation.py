@@ -22,8 +22,7 @@ from graphflops.errors import GraphflopsError
 from graphflops.runtime.execute import Execution
 from graphflops.runtime.tensors import Weights
 from graphflops.runtime.validate import validate
-from tests.oracle.models import Effort, exported, quiet, table_of
-from tests.oracle.models import device as device_of
+from tests.oracle.models import Effort, device as device_of, exported, quiet, table_of
 from tests.oracle.op_db import Program, samples
 from tests.oracle.zoo.case import Case
 

@@ -10,8 +10,7 @@ from graphflops import analysis
 from graphflops.analysis import analyze
 from graphflops.exporters import load
 from graphflops.graph import Graph, Input, Node, Output, Ref
-from graphflops.passes import price as price_module
-from graphflops.passes import report as report_module
+from graphflops.passes import price as price_module, report as report_module
 from graphflops.passes.attention import facts_of, find_attentions
 from graphflops.passes.bind import bind
 from graphflops.passes.memory import memory_use

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from graphflops.render.picture.svg import page, svg
-from tests.render.reports import decoder as decoder_report
-from tests.render.reports import with_unknown
+from tests.render.reports import decoder as decoder_report, with_unknown
 from tests.render.test_html_page import folder, opened
 from tests.render.test_picture import chain, decoder
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from graphflops.base.units import memory, number, rate, spans
 from graphflops.dims import floor_div, symbol

@@ -8,8 +8,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from torch.nn.attention.flex_attention import create_block_mask
-from torch.nn.attention.flex_attention import flex_attention as torch_flex
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention as torch_flex
 
 from graphflops.errors import ModelError
 from graphflops.exporters.live import from_exported_program

@@ -19,8 +19,7 @@ from graphflops.cli import main
 from graphflops.errors import ModelError, RunError
 from graphflops.graph import Graph, Node, Opaque, Ref
 from graphflops.ops import operator
-from graphflops.runtime import execute, isolated
-from graphflops.runtime import run as running
+from graphflops.runtime import execute, isolated, run as running
 from graphflops.runtime.compare import RunComparison
 from graphflops.runtime.isolated import ChildLimits, child_command, validate_file
 from graphflops.runtime.operators import reason_to_refuse, refuse_unsafe, resolve

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from torch import distributed as dist
-from torch import nn
+from torch import distributed as dist, nn
 
 import graphflops
 from graphflops.cli import main

@@ -22,8 +22,7 @@ from graphflops.cli import main
 from graphflops.errors import FileError, ModelError
 from graphflops.render import render
 from graphflops.report.timeline import CallTime
-from graphflops.runtime import isolated
-from graphflops.runtime import run as validation
+from graphflops.runtime import isolated, run as validation
 from graphflops.runtime.execute import Execution
 from graphflops.runtime.input_plans import input_plans
 from graphflops.runtime.tensors import Weights, random_inputs

@@ -8,8 +8,7 @@ import pytest
 
 from graphflops.kernels.kernel import Kernel, Product, Recurrence
 from graphflops.kernels.products import is_resident
-from graphflops.time.predict_sequences import on_cpu
-from graphflops.time.predict_sequences import recurrence as seconds
+from graphflops.time.predict_sequences import on_cpu, recurrence as seconds
 from tests.time.toy_device import device
 
 if TYPE_CHECKING:

@@ -8,9 +8,7 @@ import pytest
 
 from graphflops.kernels.kernel import Kernel, Rows
 from graphflops.time.predict import predict
-from graphflops.time.predict_traffic import _outer_seconds as seconds
-from graphflops.time.predict_traffic import _planes as planes
-from graphflops.time.predict_traffic import in_turn
+from graphflops.time.predict_traffic import _outer_seconds as seconds, _planes as planes, in_turn
 from tests.time.toy_device import TRAFFIC, device
 
 TOY = device()

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from graphflops.kernels.kernel import Chunks, Convolution, Kernel, Rows, Strided, Windows
-from graphflops.time.predict_traffic import in_turn
-from graphflops.time.predict_traffic import seconds as of_traffic
+from graphflops.time.predict_traffic import in_turn, seconds as of_traffic
 from tests.time.toy_device import TRAFFIC, device
 
 NS, US, MS = 1e-9, 1e-6, 1e-3

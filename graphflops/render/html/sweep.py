@@ -4,8 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from graphflops.base.units import memory, number, seconds
 from graphflops.derived.resize import Point, Sweep
-from graphflops.render import serving as of_serving
-from graphflops.render import summary
+from graphflops.render import serving as of_serving, summary
 from graphflops.render.derived import cells
 from graphflops.render.html.data import page_data, sizes_of
 from graphflops.render.html.fragment import escaped, fragment, scripted, wide

@@ -3,8 +3,6 @@
 Before version 7, operands were broadcast by two attributes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

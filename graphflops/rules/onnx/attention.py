@@ -5,8 +5,6 @@ key. Operands are (batch, rows, heads * width); the past and the present are (ba
 read and written whole; a buffer that is provably long enough is written in place.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """Control flow of ONNX: If, Loop, Scan, SequenceMap."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import reduce
 

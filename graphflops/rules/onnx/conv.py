@@ -3,8 +3,6 @@
 Output sizes follow from attributes. A pool is a reduction over a window, or over everything, per output.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,8 +10,7 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, ceil_div, differ, dim_min, prod
-from graphflops.rules.conv import adaptive, convolved, outputs, upsampled, windowed
-from graphflops.rules.conv import max_unpool as unpooled
+from graphflops.rules.conv import adaptive, convolved, max_unpool as unpooled, outputs, upsampled, windowed
 from graphflops.rules.onnx.entries import in_32_bits, require_scales, sizes, unknown
 from graphflops.rules.onnx.reduce import REDUCTIONS, Reduction
 from graphflops.rules.operands import Derived, Operands

@@ -1,7 +1,5 @@
 """Creation of tensors: constants, ranges, fills, one-hot vectors, random numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,8 +9,7 @@ from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, ceil_div
 from graphflops.errors import DimError
 from graphflops.rules import rearrange
-from graphflops.rules.creation import multinomial as draws
-from graphflops.rules.creation import progression
+from graphflops.rules.creation import multinomial as draws, progression
 from graphflops.rules.elementwise import WORK, Work
 from graphflops.rules.onnx import entries
 from graphflops.rules.onnx.values import (

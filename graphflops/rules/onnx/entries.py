@@ -3,8 +3,6 @@
 Also what fused operators share: summed work, optional results, scales, products of integers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Union
 

@@ -1,7 +1,5 @@
 """Reads and writes by index, slices and borders: only the returned elements and the indices are read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 

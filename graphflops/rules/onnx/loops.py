@@ -6,8 +6,6 @@ summed over all of them. A loop that does not fit formulas is run iteration by i
 open sizes get names of their own.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

@@ -7,8 +7,6 @@ Packed rows are all sequences one after another, (tokens, heads * width); each a
 `rules/attention.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any

@@ -3,8 +3,6 @@
 Zero points are subtracted from every operand element once; a floating-point result is converted and scaled.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from msgspec.structs import replace

@@ -7,8 +7,6 @@ Products with weights of few bits, and gathers from such tables, are here too. P
 activations; every weight is converted to that type once, and is read at its packed width.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from graphflops.cost import Estimate, data_dependent

@@ -9,8 +9,6 @@ Channels are last (`Nhwc...`, and all of `com.ms.internal.nhwc`) or in blocks (`
 order, except that those of `NhwcConv` may have channels last too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -6,8 +6,6 @@ symbols of their own (the cached rows, for example). Choosing a token is a log-s
 per score.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace

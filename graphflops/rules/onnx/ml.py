@@ -8,8 +8,6 @@ comparison per node, and the votes of its leaves are summed. A node has a thresh
 nodes are read than there are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from graphflops.cost import Estimate, data_dependent

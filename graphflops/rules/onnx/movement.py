@@ -3,8 +3,6 @@
 A copy reads each kept element once and writes each result once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

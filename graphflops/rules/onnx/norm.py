@@ -4,8 +4,6 @@ onnxruntime's norms are fused with the additions before them and the activations
 spelled as in ONNX's preview of training: (rate, step, tensors, gradients, states).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -16,8 +14,14 @@ from graphflops.errors import shown
 from graphflops.rules.creation import masked
 from graphflops.rules.elementwise import WORK, Work
 from graphflops.rules.loss import cross_entropy_loss, likelihood
-from graphflops.rules.norm import MEAN_SQUARE, STATISTICS, normalised, scaled, updated
-from graphflops.rules.norm import group_norm as of_groups
+from graphflops.rules.norm import (
+    MEAN_SQUARE,
+    STATISTICS,
+    group_norm as of_groups,
+    normalised,
+    scaled,
+    updated,
+)
 from graphflops.rules.onnx.activation import only_value
 from graphflops.rules.onnx.entries import Outputs, chosen_axes, fused, is_wanted, onnx_dtype, work
 from graphflops.rules.operands import Operands, takes

@@ -4,8 +4,6 @@ A recurrent layer runs in one or both directions, with stacked gate matrices and
 quantized weights or an attention mechanism. Linear attention is counted row by row, though kernels may compute it in chunks.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any

@@ -3,8 +3,6 @@
 The size of what a search finds is data-dependent, or follows from known contents.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -12,9 +10,7 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, Expr, at_least, compare, meet
-from graphflops.rules import contraction, cumulative, lapack, linalg
-from graphflops.rules import matmul as products
-from graphflops.rules import reduce as shared
+from graphflops.rules import contraction, cumulative, lapack, linalg, matmul as products, reduce as shared
 from graphflops.rules.cumulative import distinct, nonzero
 from graphflops.rules.onnx import entries, values
 from graphflops.rules.onnx.values import filled, known_contents, moved

@@ -1,7 +1,5 @@
 """Sequences and optional values: bookkeeping is free, splitting and concatenating copies."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from graphflops.cost import Estimate, Value, free

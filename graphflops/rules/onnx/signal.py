@@ -5,8 +5,6 @@ numbers. An interpolated output is a weighted sum of its taps, two along each ax
 `cubic`, a multiplication and an addition each; the nearest mode is no arithmetic.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise

@@ -4,8 +4,6 @@ Programs also compute sizes in floating point: `floor(height * 0.5)`. Contents o
 quotients of symbolic sizes, in which a constant stands for the simplest fraction that rounds to it.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 import struct

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from graphflops.errors import ModelError
-from graphflops.runtime.flex import blocks as block_lists
-from graphflops.runtime.flex import launch
+from graphflops.runtime.flex import blocks as block_lists, launch
 from graphflops.runtime.flex.blocks import FlexCounts, Kernel, MaskBlocks
 from graphflops.runtime.flex.trace import functions, written
 

@@ -362,15 +362,11 @@ def pt2e(module: nn.Module, inputs: Callable[..., Any], backend: str) -> nn.Modu
     if backend == "x86":
         from torchao.quantization.pt2e.quantizer.x86_inductor_quantizer import (
             X86InductorQuantizer as Quantizer,
-        )
-        from torchao.quantization.pt2e.quantizer.x86_inductor_quantizer import (
             get_default_x86_inductor_quantization_config as config,
         )
     else:
         from torchao.testing.pt2e._xnnpack_quantizer import (
             XNNPACKQuantizer as Quantizer,
-        )
-        from torchao.testing.pt2e._xnnpack_quantizer import (
             get_symmetric_quantization_config as config,
         )
     example = inputs(n=2)
