@@ -8,12 +8,11 @@ from graphflops.tensor import DTYPES
 
 # copy: layout conversions, casts and concatenations. transfer: copies from and to the host's memory. other: anything
 # without a model of its own, timed by its traffic.
-Family = Union[
-    Literal["matmul", "convolution", "attention", "recurrence", "decomposition", "fft"],
-    Literal["elementwise", "copy", "gather", "scatter", "random", "optimizer"],
-    Literal["normalization", "softmax", "reduction", "pool", "scan", "sort"],
-    Literal["collective", "transfer", "other"],
-]
+Family = Literal[
+    "matmul", "convolution", "attention", "recurrence", "decomposition", "fft", "elementwise", "copy", "gather",
+    "scatter", "random", "optimizer", "normalization", "softmax", "reduction", "pool", "scan", "sort", "collective",
+    "transfer", "other",
+]  # fmt: skip
 # flash is torch's own kernel, flash3 that of the package flash-attn 3, for Hopper.
 AttentionKernel = Literal["flash", "flash3", "efficient", "cudnn", "math"]
 # grouped: each row is multiplied by one of several matrices. column: matrices by one column each. Of float32 with a bias:

@@ -231,10 +231,10 @@ def resized(work: int) -> list[Made]:
     return [("pool", "resize_backward", work, 4 * 4 * 384, 4 * 384, None)]
 
 
-def interpolated(elements: int, results: int, larger: int) -> list[Made]:
-    """Each result adds to four neighbours, which are zeros before; so many results to one."""
+def interpolated(elements: int, results: int) -> list[Made]:
+    """Each result adds to four neighbours, which are zeros before; too few results add to one place for any to wait."""
     moved = 4 * results, 4 * 4 * results
-    return [*zeros(4 * elements), ("scatter", "linear", 0, *moved, Windows(results, larger))]
+    return [*zeros(4 * elements), ("scatter", "linear", 0, *moved, Windows(results, 0))]
 
 
 PAIR = (G, g(6, 8, dtype="bfloat16"))
@@ -281,8 +281,8 @@ PAIR = (G, g(6, 8, dtype="bfloat16"))
         # One kernel, or several that share work and traffic, for what has no lowering of its own.
         ("upsample_nearest2d.vec", (g(2, 3, 8, 8), None, (2.0, 2.0)), 1, NEAREST),
         ("cross.default", (g(4, 3), g(4, 3)), 1, [("other", "aten.cross_backward", 36, 144 // 2, 96 // 2, None)] * 2),
-        ("upsample_linear1d.vec", (g(2, 3, 8), None, False, (2.0,)), 1, interpolated(48, 96, 2)),
-        ("upsample_bilinear2d.vec", (g(1, 1, 8, 8), None, False, (0.25, 0.25)), 1, interpolated(64, 4, 1)),
+        ("upsample_linear1d.vec", (g(2, 3, 8), None, False, (2.0,)), 1, interpolated(48, 96)),
+        ("upsample_bilinear2d.vec", (g(1, 1, 8, 8), None, False, (0.25, 0.25)), 1, interpolated(64, 4)),
         ("_upsample_bicubic2d_aa.vec", (g(2, 3, 8, 8), None, False, (2.0, 2.0)), 1, resized(12 * 1536)),
     ],
 )  # fmt: skip

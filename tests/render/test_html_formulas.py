@@ -10,7 +10,6 @@ import pytest
 
 from graphflops.dims import (
     Dim,
-    DimError,
     call,
     ceil_div,
     compare,
@@ -23,6 +22,7 @@ from graphflops.dims import (
     symbol,
     where,
 )
+from graphflops.errors import DimError
 
 if TYPE_CHECKING:
     from tests.render.browser import Browser
