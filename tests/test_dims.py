@@ -763,10 +763,10 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE, ids=[repr(text[:24]) for text in HOSTILE])
 def test_anything_else_is_refused_quickly(text: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(DimError) as error:
         parse_dim(text)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
     message = str(error.value)
     assert isinstance(error.value, GraphflopsError)
     assert "\n" not in message
