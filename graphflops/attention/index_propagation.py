@@ -277,13 +277,8 @@ class Propagation(Evaluator[V]):
         """Whether evaluation would not help either: the value is an input, or its operator is not followed."""
         maker, typed = self.scope.makers.get(name), self.scope.type_of(name)
         if maker is None and typed is not None:
-            known = (
-                typed.value,
-                typed.uniform,
-                self.scope.bound.get(name),
-                self.scope.constants.array(name, typed),
-            )
-            return all(each is None for each in known)
+            known = (typed.value, typed.uniform, self.scope.bound.get(name))
+            return all(each is None for each in known) and self.scope.constants.array(name, typed) is None
         if maker is None:
             return True
         return not is_followed(maker) or maker.result != name

@@ -254,9 +254,10 @@ class Problem(Struct, frozen=True, dict=True):
             return "line" if self.phase != "weight_gradient" else ""
         if conv.kernel not in _SHARED_KERNELS or wide < _LEAST_WIDTH:
             return ""
+        if self.phase != "weight_gradient":
+            return "shared"
         tree = library("cudnn_9").choices["depthwise.weight_gradient"].tree
-        is_chosen = self.phase == "weight_gradient"
-        return cast("ConvolutionAlgorithm", chosen(tree, conv)) if is_chosen else "shared"
+        return cast("ConvolutionAlgorithm", chosen(tree, conv))
 
     @property
     def sizes(self) -> Sizes:

@@ -179,7 +179,7 @@ _MOST_KERNELS = 1024  # listed one by one; a file may claim any batch
 
 def columns(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """One kernel for each image; a thread copies a patch of one channel, one position after the other."""
-    images = out.shape[0] if out.rank == IMAGE_RANK - 1 else 1  # images in rows of columns
+    images = out.shape[0] if out.rank == IMAGE_RANK - 1 else 1  # columns have one axis less than their images
     kernels = min(images, _MOST_KERNELS)
     moved = x.full_bytes // max(kernels, 1), out.full_bytes // max(kernels, 1)
     taps = out.shape[-2] // max(x.shape[-3], 1)  # rows of the columns, per channel

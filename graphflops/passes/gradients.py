@@ -210,9 +210,8 @@ class Checkpoint(Record, frozen=True):
     saved: Mapping[Any, int]  # by value that gradients read, the place of the first call whose gradient does
 
 
-Kept = tuple[
-    Collection[Any], Collection[Any]
-]  # the operands that a call saves for its gradient, and the results
+# The operands that a call saves for its gradient, and the results.
+Kept = tuple[Collection[Any], Collection[Any]]
 
 
 def checkpoints(
