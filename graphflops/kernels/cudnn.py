@@ -42,6 +42,9 @@ _PART, _MOST_PARTS, _TILE, _GROUP_TILE, _MANY_ROWS, _MANY_FLOAT_ROWS = limits(
 )
 _LEAST_GROUPS, _LEAST_WIDTH, *_SIDES = limits("aten_2", "depthwise", "channels", "width", "small", "large")
 _SHARED_KERNELS = frozenset((side, side) for side in _SIDES)
+_SMALL_WINDOW, _FEW_STEPS, _FEW_GROUPS, _LITTLE = limits(
+    *("cudnn_9", "grouped_direct", "window", "steps", "groups", "multiplies")
+)
 _LONE_PARTS, _LONE_CHANNELS, _LONE_ROWS = limits("cudnn_9", "depthwise", "parts", "channels", "rows")
 
 
@@ -229,15 +232,33 @@ class Problem(Struct, frozen=True, dict=True):
     def is_each(self) -> bool:
         """Whether each group is a kernel without tensor cores.
 
-        This is so for innermost channels with several filters each, for long windows over sequences, and for single
-        positions in float32.
+        This is so for long windows over sequences, for single positions of few groups in float32, and in half precision for
+        channels last with several filters each: forward if windows are strided or large, and for the operand's gradient.
         """
         conv = self.conv
-        if conv.is_depthwise:
-            return self.is_channels_last and self.out.shape[1] > self.x.shape[1]
+        if self.has_filters and self.is_channels_last:
+            is_small = conv.taps <= _SMALL_WINDOW and (conv.is_pointwise or not conv.is_strided)
+            is_gradient = self.phase == "input_gradient"
+            return conv.is_half and (is_gradient or (self.phase == "forward" and not is_small))
         if self.way != "direct" or self.phase != "forward" or self.is_channels_last:
             return False
-        return conv.is_long or (conv.is_single and conv.is_pointwise)
+        return conv.is_long or (conv.is_single and conv.is_pointwise and conv.groups <= _FEW_GROUPS)
+
+    @property
+    def has_filters(self) -> bool:
+        """Whether each channel has several filters of its own."""
+        return self.conv.is_depthwise and self.conv.results > 1 and not self.conv.transposed
+
+    @property
+    def is_together(self) -> bool:
+        """Whether all groups are one kernel without tensor cores: a thread for each result goes over few elements."""
+        if self.has_filters:
+            return self.is_channels_last and (self.conv.is_single or self.phase != "input_gradient")
+        is_of_weight = self.phase == "weight_gradient"
+        is_brief = self.conv.multiplies <= _LITTLE if is_of_weight else self.conv.steps <= _FEW_STEPS
+        if self.phase == "forward" and self.conv.is_single and self.conv.is_pointwise:
+            is_brief = self.conv.groups > _FEW_GROUPS
+        return self.way == "direct" and not self.is_channels_last and is_brief
 
     @property
     def own(self) -> ConvolutionAlgorithm:
@@ -255,7 +276,7 @@ class Problem(Struct, frozen=True, dict=True):
         if conv.kernel not in _SHARED_KERNELS or wide < _LEAST_WIDTH:
             return ""
         if self.phase != "weight_gradient":
-            return "shared"
+            return "grouped_direct" if conv.results > 1 and self.phase == "forward" else "shared"
         tree = library("cudnn_9").choices["depthwise.weight_gradient"].tree
         return cast("ConvolutionAlgorithm", chosen(tree, conv))
 
@@ -297,16 +318,23 @@ class Problem(Struct, frozen=True, dict=True):
             return self.own
         if is_plain and not (conv.is_depthwise or is_product or conv.is_single or self.is_channels_last):
             return "tiled"  # few row-major channels in half precision
-        if self.way == "scalar" or self.way == "one_by_one":
+        if self.way == "one_by_one":
+            choice = library("cudnn_9").choices.get(f"transposes.{self.phase}")
+            is_open = choice is not None and conv.is_single and not self.is_channels_last
+            return cast("ConvolutionAlgorithm", chosen(choice.tree, conv)) if choice and is_open else self.way
+        if self.way == "scalar":
             return self.way
-        return "" if not self.is_each else "long" if conv.is_long else "direct"
+        if self.is_each:
+            return "long" if conv.is_long else "direct"
+        return "grouped_direct" if self.is_together else ""
 
     @property
     def launches(self) -> int:
         """Kernels that the CPU launches; groups that run one by one also convert operand, result, and maybe the weight."""
         conv = self.conv
         if self.way == "one_by_one" and not (conv.is_pointwise and conv.is_single):
-            return conv.groups * (3 if conv.is_pointwise or self.is_channels_last else 4)
+            is_weight_kept = conv.is_pointwise or self.is_channels_last or self.algorithm == "transposed"
+            return conv.groups * (3 if is_weight_kept else 4)
         return conv.groups if self.is_each or self.way == "one_by_one" else 1
 
     def kernels(self, flops: int) -> list[Kernel]:

@@ -41,6 +41,7 @@ _UNMEASURED = 2.0
 _BUS = "PCIe"  # the link between host and device
 _MAPPED = 2**25  # bytes from which the C library maps each block anew (M_MMAP_THRESHOLD, at most 32 MiB)
 _GROUPS = 2.0  # the interval of groups that run in streams, as a factor
+_OF_GROUPS = ("one_by_one", "transposed", "direct", "grouped_direct")  # algorithms of convolutions
 _RECURRENCE = 1.3  # nine of ten recurrent layers are within this factor
 _NARROW, _WIDE = 64, 128  # widths of heads at which attention kernels change their tiles
 _OF_MATRIX_UNITS = frozenset({"matmul", "convolution", "attention"})
@@ -71,9 +72,9 @@ def predict(kernel: Kernel, device: Device) -> Time:
         kernel = replace(kernel, sizes=predict_products.of_row(kernel.sizes))
     if isinstance(kernel.sizes, Transfer):
         return _transfer(kernel, kernel.sizes, device)
-    if isinstance(sizes := kernel.sizes, Convolution) and sizes.algorithm in ("one_by_one", "direct"):
+    if isinstance(sizes := kernel.sizes, Convolution) and sizes.algorithm in _OF_GROUPS:
         found = predict_products.group_seconds(
-            kernel, sizes, device.cores, lambda part: predict(part, device).seconds
+            kernel, sizes, device, lambda part: predict(part, device).seconds
         )
         return Time(found, found / _GROUPS, found * _GROUPS, "latency")
     width = bytes_of(kernel.dtype)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from graphflops.base.record import Record
 from graphflops.devices import Device
+from graphflops.kernels.choices import constants
 from graphflops.kernels.convolution import up
 from graphflops.kernels.cudnn import STREAMS, conversion_tiles
 from graphflops.kernels.kernel import Convolution, Kernel, Layout, Product, Rows
@@ -238,32 +239,60 @@ _STARTED = 0.55e-6  # seconds after which a graph starts another kernel, in any 
 _BESIDE = 1.15  # factor on the time of kernels that run beside those of other streams
 _ALONE = 2e-6  # seconds of a kernel during which those of other streams fit beside it
 _TILE = 64  # pixels and filters of a tile of the smallest products
+_FILTERS = 32  # of a tile of kernels without tensor cores
 _CONVERTED = 8  # tiles of a conversion that a multiprocessor processes at a time
-_FIRST, _MULTIPLY = 4.7e-6, 16.5e-9  # seconds of a direct kernel, and of each multiply-add of a result
 _CHANNELS_ALIGNED = 8  # channels: tensor cores need a multiple, to which others are padded
 
 
-def group_seconds(kernel: Kernel, sizes: Convolution, cores: int, predict: Predict) -> float:
+def together_seconds(sizes: Convolution, device: Device) -> float:
+    """Seconds of one kernel without tensor cores for all groups: a thread for each result goes over all that it sums."""
+    filters, channels = sizes.filters // sizes.groups, sizes.channels // sizes.groups
+    taps, pixels = prod(sizes.filter), sizes.batch * prod(sizes.result)
+    results, steps = {
+        "forward": (pixels * sizes.filters, channels * taps),
+        "input_gradient": (sizes.batch * prod(sizes.image) * sizes.channels, filters * taps),
+    }.get(sizes.phase, (sizes.filters * channels * taps, pixels))
+    kind = "_last" if sizes.channels_last else "_pointwise" if sizes.phase == "forward" and taps == 1 else ""
+    floor, result, step = constants(
+        "cudnn_9", f"grouped_direct.{sizes.phase}{kind}", "floor", "result", "step"
+    )
+    return floor + results * (result + steps * step) / (device.cores * (device.clock_hz or 1e9))
+
+
+def group_seconds(kernel: Kernel, sizes: Convolution, device: Device, predict: Predict) -> float:
     """Seconds of all groups, in streams; kernels of one stream take turns, and so do kernels that fill the device.
 
     The kernels of the first group run one after the other. Each later group takes as long as launching its kernels, or as
-    the share of the device that they fill. cores: multiprocessors.
+    the share of the device that they fill.
     """
+    if sizes.algorithm == "grouped_direct":
+        return together_seconds(sizes, device)
+    groups, computed, cycles = sizes.groups, 0.0, device.cores * (device.clock_hz or 1e9)
     if sizes.algorithm == "direct":
-        depth = sizes.channels // sizes.groups * prod(sizes.filter)
-        parts = [(_FIRST + depth * _MULTIPLY, 0.0)]
+        family = "direct_last" if sizes.channels_last else "direct"
+        floor, step, multiplied = constants("cudnn_9", family, "floor", "step", "multiplied")
+        depth = sizes.channels // groups * prod(sizes.filter)
+        parts = [(floor + depth * step, 0.0)]
+        results = sizes.batch * prod(sizes.result) * groups * up(sizes.filters // groups, _FILTERS)
+        computed = results * depth / (multiplied * cycles)
     else:
-        groups = sizes.groups
         given = (sizes.channels, sizes.filters)
         channels, filters = (up(size // groups, _CHANNELS_ALIGNED) for size in given)
         dense = replace(sizes, channels=channels, filters=filters, groups=1, channels_last=True, algorithm="")
         moved = kernel.read_bytes // groups, kernel.written_bytes // groups
         one = Kernel("convolution", kernel.dtype, kernel.flops // groups, 0, *moved, dense)
-        parts = [(predict(part), _share(part, cores)) for part in (one, *_conversions(one, sizes))]
+        parts = [(predict(one), _share(one, device.cores))]
+        if sizes.algorithm == "transposed":
+            floor, element = constants("cudnn_9", "transposition", "floor", "element")
+            images = (sizes.channels * prod(sizes.image), sizes.filters * prod(sizes.result))
+            elements = (sizes.batch * each // groups for each in images)
+            parts += [(floor + each * element / cycles, 1.0) for each in elements]
+        else:
+            parts += [(predict(part), _share(part, device.cores)) for part in _conversions(one, sizes)]
     first = sum(_BESIDE * seconds + _GAP for seconds, _ in parts)
     filled = sum(share * max(seconds - _ALONE, 0.0) for seconds, share in parts)
-    turns = -(-sizes.groups // STREAMS)
-    return max(turns * first, first + (sizes.groups - 1) * max(len(parts) * _STARTED, filled))
+    turns = -(-groups // STREAMS)
+    return max(turns * first, first + (groups - 1) * max(len(parts) * _STARTED, filled), computed)
 
 
 def _share(part: Kernel, cores: int) -> float:

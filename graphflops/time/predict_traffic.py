@@ -142,7 +142,9 @@ def _elements(kernel: Kernel, width: float, rates: Rates) -> float:
             taps = prod(_inside(*axis) for axis in zip(sizes.image, result, sizes.filter, strict=True))
             is_own = "own" in rates and sizes.filter in _OWN_KERNELS[sizes.channels_last]
             is_crowded = "crowded" in rates and sizes.channels * width % _LINE == 0
-            count = sizes.batch * sizes.channels * prod(result)
+            is_gradient, each_of = sizes.phase == "input_gradient", sizes.filters // max(sizes.channels, 1)
+            taps *= max(each_of, 1) if is_gradient else 1  # a channel may have several filters
+            count = sizes.batch * (sizes.channels if is_gradient else sizes.filters) * prod(result)
             cycles = count * (
                 each + taps * rates["own" if is_own else "crowded" if is_crowded else "position"]
             )

@@ -32,6 +32,7 @@ WAYS = {
     "groups": ("direct", "packed", "one_by_one"),
     "few_channels": ("as_it_lies", "copied", "padded"),
     "depthwise": ("shared", "per_channel"),
+    "transposes": ("one_by_one", "transposed"),
 }
 OF_ONE_GROUP = (
     *("as_it_lies", "converted", "operands_converted", "by_entry", "scalar"),
@@ -73,6 +74,8 @@ def test_each_limit_is_read_by_code_and_says_what_it_counts(file: str) -> None:
             family, word = "pointwise", "none" if name.split(".")[1] in WORK else name
         if family.startswith("launches."):  # and a way in which matrices are decomposed
             word = family if word in _WAYS else name
+        if family.startswith("grouped_direct."):  # and a phase of a convolution with its layout
+            family = "grouped_direct"
         assert f'"{family}"' in code or f'"{family}.' in code, name
         assert f'"{word}"' in code, name
         assert limit.value > 0

@@ -34,15 +34,15 @@ def problem(
 
 
 @pytest.mark.parametrize(
-    ("filters", "last", "expected"),
-    [(16, True, True), (16, False, False), (8, True, False), (8, False, False)],
+    ("filters", "last", "algorithm"),
+    [(16, True, "grouped_direct"), (16, False, ""), (8, True, ""), (8, False, "")],
 )
-def test_channels_with_several_filters_each_have_a_kernel_where_they_are_innermost(
-    filters: int, last: bool, expected: bool
+def test_channels_with_several_filters_have_a_kernel_of_their_own_if_they_are_last(
+    filters: int, last: bool, algorithm: str
 ) -> None:
     found = problem((2, 8, 8, 8), (filters, 1, 3, 3), (1, 1), (1, 1), (1, 1), 8, last=last)
     assert found.is_channels_last is last
-    assert found.is_each is expected
+    assert found.algorithm == algorithm
 
 
 @pytest.mark.parametrize(("dilation", "expected"), [((1, 1), False), ((1, 2), True)])

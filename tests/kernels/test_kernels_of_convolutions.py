@@ -100,27 +100,35 @@ def test_a_problem_needs_operands_weight_and_result() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "taken", "is_each"),
-    [
-        (problem(1, 2, 8, is_last=True), "as_it_lies", True),
-        (problem(1, 1, 8, is_last=True), "as_it_lies", False),
-        (problem(1, 2, 8), "as_it_lies", False),
-        # Directly in order: single positions of float32.
-        (problem(8, 8, 2, taps=1, dtype="float32"), "direct", True),
-        (problem(8, 8, 2, taps=1, dtype="float32", phase=INPUT), "direct", False),
-        (problem(8, 8, 2, taps=1, dtype="float32", is_last=True), "direct", False),
-        (problem(8, 8, 2, taps=1, dtype="float32"), "packed", False),
-        (problem(8, 8, 2, taps=1), "direct", False),
-        (problem(8, 8, 2, dtype="float32"), "direct", False),
+    ("one", "taken", "algorithm"),
+    [  # two filters of each channel that is last: one kernel, or one for each group if windows are large or strided
+        (problem(1, 2, 8, is_last=True), "as_it_lies", "grouped_direct"),
+        (problem(1, 2, 8, taps=5, is_last=True), "as_it_lies", "direct"),
+        (problem(1, 2, 8, taps=5, is_last=True, dtype="float32"), "as_it_lies", "grouped_direct"),
+        (problem(1, 2, 8, is_last=True, phase=INPUT), "as_it_lies", "direct"),
+        (problem(1, 2, 8, is_last=True, phase=INPUT, dtype="float32"), "as_it_lies", "grouped_direct"),
+        (problem(1, 2, 8, taps=5, is_last=True, phase=WEIGHT), "as_it_lies", "grouped_direct"),
+        (problem(1, 1, 8, is_last=True), "as_it_lies", ""),
+        (problem(1, 2, 8), "as_it_lies", ""),
+        # Single positions in float32: a kernel for each of 16 groups at most.
+        (problem(8, 8, 16, taps=1, dtype="float32"), "direct", "direct"),
+        (problem(8, 8, 17, taps=1, dtype="float32"), "direct", "grouped_direct"),
+        (problem(8, 8, 2, taps=1, dtype="float32", phase=INPUT), "direct", "grouped_direct"),
+        (problem(8, 8, 2, taps=1, dtype="float32", is_last=True), "direct", ""),
+        (problem(8, 8, 2, taps=1, dtype="float32"), "packed", ""),
+        # Threads that sum at most 100 elements.
+        (problem(11, 8, 2), "direct", "grouped_direct"),
+        (problem(12, 8, 2), "direct", ""),
+        (problem(11, 8, 2, is_last=True), "direct", ""),
     ],
 )
 def test_groups_that_are_kernels_without_tensor_cores(
-    one: Problem, taken: str, is_each: bool, takes: Any
+    one: Problem, taken: str, algorithm: str, takes: Any
 ) -> None:
     takes(taken)
-    assert one.is_each is is_each
+    assert one.is_each is (algorithm == "direct")
     (kernel, *rest) = one.kernels(1000)
-    assert one.sizes.algorithm == ("direct" if is_each else "")
+    assert one.sizes.algorithm == algorithm
     assert (kernel.vector_flops, kernel.flops) == (0, 1000) or rest
 
 

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from graphflops import devices
 from graphflops.devices import Calibration
+from graphflops.kernels.choices import constants
 from graphflops.kernels.kernel import Attention, Convolution, Kernel, Product, Recurrence, Rows
 from graphflops.time.correction import names_of
 from graphflops.time.predict import (
@@ -171,7 +173,9 @@ def grouped(sizes: Convolution, each: float, **fields: Any) -> tuple[float, list
         return each
 
     moved = {"read_bytes": 10 * 2 * 1184, "written_bytes": 10 * 2 * 512, "flops": 10_000}
-    found = group_seconds(kernel("convolution", sizes, **{**moved, **fields}), sizes, 132, took)
+    found = group_seconds(
+        kernel("convolution", sizes, **{**moved, **fields}), sizes, devices.device("h200"), took
+    )
     return found, seen
 
 
@@ -232,9 +236,9 @@ def test_the_kernels_of_one_group() -> None:
 
 
 def test_groups_without_tensor_cores_take_the_time_of_their_sums() -> None:
-    """4.7 us, and 16.5 ns for each of 8 * 9 multiply-adds of a result; none of the other kernels."""
+    """6 us, and 60 ns for each of 8 * 9 multiply-adds of a result; none of the other kernels."""
     found, seen = grouped(replace(LOOPED, algorithm="direct"), 1.0)
-    one = 4.7e-6 + 8 * 9 * 16.5e-9
+    one = 6e-6 + 8 * 9 * 60e-9
     assert found == pytest.approx(2 * (1.15 * one + 1.6e-6))
     assert seen == []
 
@@ -323,3 +327,51 @@ def test_recurrent_layers_are_within_a_factor() -> None:
     found = predict(layer, with_rates("matmul", MATMUL))
     assert (found.low, found.high) == (pytest.approx(found.seconds / 1.3), pytest.approx(found.seconds * 1.3))
     assert found.bound == "latency"
+
+
+@pytest.mark.parametrize(
+    ("phase", "last", "results", "steps", "family"),
+    [  # two images of 6 x 6 pixels, of which each third is kept; 8 groups of 4 channels and 2 filters
+        ("forward", False, 2 * 2 * 2 * 16, 4 * 9, "forward"),
+        ("forward", True, 2 * 2 * 2 * 16, 4 * 9, "forward_last"),
+        ("input_gradient", False, 2 * 6 * 6 * 32, 2 * 9, "input_gradient"),
+        ("weight_gradient", True, 16 * 4 * 9, 2 * 2 * 2, "weight_gradient_last"),
+    ],
+)
+def test_one_kernel_of_all_groups_has_a_thread_for_each_result(
+    phase: Any, last: bool, results: int, steps: int, family: str
+) -> None:
+    sizes = Convolution(2, 32, 16, (6, 6), (2, 2), (3, 3), 8, last, "grouped_direct", phase)
+    floor, result, step = constants("cudnn_9", f"grouped_direct.{family}", "floor", "result", "step")
+    found = predict(kernel("convolution", sizes, dtype="float32"), devices.device("h200")).seconds
+    assert found == pytest.approx(floor + results * (result + steps * step) / (132 * 1.98e9))
+
+
+def test_single_positions_of_one_kernel_have_constants_of_their_own() -> None:
+    wide = Convolution(64, 2048, 2048, (24, 24), (24, 24), (1, 1), 64, algorithm="grouped_direct")
+    found = predict(kernel("convolution", wide, dtype="float32"), devices.device("h200")).seconds
+    assert found == pytest.approx(9.594e-3, rel=0.1)  # measured on an H200
+
+
+def test_a_kernel_for_each_group_computes_32_filters_at_least() -> None:
+    """128 groups with 2 filters of a channel, windows of 7 x 7 at each second pixel: as measured on an H200."""
+    floor, step, multiplied = constants("cudnn_9", "direct_last", "floor", "step", "multiplied")
+    sizes = Convolution(32, 128, 256, (56, 56), (28, 28), (7, 7), 128, True, "direct")
+    found, _ = grouped(sizes, 0.0)
+    assert found == pytest.approx(32 * 28 * 28 * 128 * 32 * 49 / (multiplied * 132 * 1.98e9))
+    few = replace(sizes, batch=1, groups=16, channels=16, filters=32, image=(4, 4), result=(2, 2))
+    assert grouped(few, 0.0)[0] == pytest.approx(2 * (1.15 * (floor + 49 * step) + 1.6e-6))
+
+
+def test_groups_that_are_transposed_take_as_long_as_their_elements() -> None:
+    """3 groups of 64 images of 56 x 56 pixels, from 112 channels to 56: an H200 transposes for 5,753 us."""
+    floor, element = constants("cudnn_9", "transposition", "floor", "element")
+    sizes = Convolution(
+        *(64, 3 * 56, 3 * 112, (56, 56), (56, 56), (1, 1), 3), algorithm="transposed", phase="input_gradient"
+    )
+    found, seen = grouped(sizes, 0.0)
+    each = [floor + 64 * channels * 56 * 56 * element / (132 * 1.98e9) for channels in (56, 112)]
+    first = 1.6e-6 + sum(1.15 * seconds + 1.6e-6 for seconds in each)
+    assert found == pytest.approx(first + 2 * sum(seconds - 2e-6 for seconds in each))
+    assert len(seen) == 1
+    assert 3 * sum(each) == pytest.approx(5753e-6, rel=0.2)
