@@ -36,13 +36,12 @@ from graphflops.kernels.kernel import (
 from graphflops.kernels.moved import copy_to, pointwise, put_in_order, sum_to
 
 KINDS = {1: "sequence", 3: "volume"}  # by number of axes; images are told apart by their windows
-STREAMS, FEW = limits("cudnn_9", "convolution", "streams", "few")
-_PART, _MOST_PARTS, _TILE, _GROUP_TILE, _MANY_ROWS, _MANY_FLOAT_ROWS = limits(
-    *("cudnn_9", "split", "part", "most_parts", "tile", "group_tile", "many_rows", "many_float_rows")
-)
-_LEAST_GROUPS, _LEAST_WIDTH, *_SIDES = limits("aten_2", "depthwise", "channels", "width", "small", "large")
+STREAMS, FEW = limits("cudnn_9", "convolution", "streams few")
+_PART, _MOST_PARTS, _TILE, _GROUP_TILE = limits("cudnn_9", "split", "part most_parts tile group_tile")
+_MANY_ROWS, _MANY_FLOAT_ROWS = limits("cudnn_9", "split", "many_rows many_float_rows")
+_LEAST_GROUPS, _LEAST_WIDTH, *_SIDES = limits("aten_2", "depthwise", "channels width small large")
 _SHARED_KERNELS = frozenset((side, side) for side in _SIDES)
-_LONE_PARTS, _LONE_CHANNELS, _LONE_ROWS = limits("cudnn_9", "depthwise", "parts", "channels", "rows")
+_LONE_PARTS, _LONE_CHANNELS, _LONE_ROWS = limits("cudnn_9", "depthwise", "parts channels rows")
 
 
 # converted: all tensors are copied to channels last. operands_converted: the result is written row-major. padded, of an
@@ -227,11 +226,7 @@ class Problem(Struct, frozen=True, dict=True):
 
     @property
     def is_each(self) -> bool:
-        """Whether each group is a kernel without tensor cores.
-
-        This is so for innermost channels with several filters each, for long windows over sequences, and for single
-        positions in float32.
-        """
+        """Whether each group is a kernel without tensor cores."""
         conv = self.conv
         if conv.is_depthwise:
             return self.is_channels_last and self.out.shape[1] > self.x.shape[1]

@@ -147,6 +147,12 @@ def of_sent(
     return _within(modelled * corrected.factor, exp(NINE_OF_TEN * corrected.deviation))
 
 
+def of_exchange(variant: str, sizes: Exchange, network: Network) -> Transfer:
+    """The same for a kernel of this variant and sizes."""
+    within = network.within(sizes.stride)
+    return of_sent(kind_of(variant), sizes.sent_bytes, sizes.devices, network, within=within)
+
+
 def _within(found: float, spread: float, *, is_guess: bool = False) -> Transfer:
     """A time with the interval of a factor around it."""
     return Transfer(found, found / spread, found * spread, is_guess)
@@ -232,16 +238,9 @@ class _Model(NamedTuple):
 
 def described(kernels: Iterable[Kernel], network: Network) -> str:
     """The network, and the groups whose times are guesses; "" if no kernel is a collective."""
-    groups: set[int] = set()
-    guessed: set[int] = set()
-    for kernel in kernels:
-        if isinstance(kernel.sizes, Exchange):
-            sizes, group = kernel.sizes, kernel.sizes.devices
-            groups.add(group)
-            within = network.within(sizes.stride)
-            if of_sent(kind_of(kernel.variant), sizes.sent_bytes, group, network, within=within).is_guess:
-                guessed.add(group)
-    if not groups:
+    sizes = [(kernel.variant, kernel.sizes) for kernel in kernels if isinstance(kernel.sizes, Exchange)]
+    if not sizes:
         return ""
+    guessed = {each.devices for variant, each in sizes if of_exchange(variant, each, network).is_guess}
     among = f"; times among {', '.join(map(str, sorted(guessed)))} devices are a guess" if guessed else ""
     return f"{network}{among}"

@@ -1,7 +1,8 @@
 """What calls launch, and where a program waits for the collectives that it has started.
 
-PyTorch's `fully_shard` runs collectives, and the copies around them, in streams of its own. It gathers a module's parameters
-while the GPU still computes the module before it, and sums gradients while the backward continues.
+The stream of other kernels waits when a result is first read, unless a view reads it. An export records the wait right after
+the call; if a wait is further down, the user wrote it, and the program waits there. PyTorch's `fully_shard` gathers a
+module's parameters while the GPU still computes the module before it, and sums gradients while the backward continues.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -69,9 +70,8 @@ class Exchanges(Struct):
         if operator.copies_for:
             self.copied_for = operator.copies_for
             if operator.copies_for == "reduce_scatter":  # only one at a time: each keeps gradients alive
-                for name, start in [*self.pending.items()]:
-                    if start.kernels and start.kernels[-1].variant == "reduce_scatter":
-                        yield from self.ends([name])
+                started = [(name, start.kernels) for name, start in self.pending.items() if start.kernels]
+                yield from self.ends(x for x, made in started if made[-1].variant == operator.copies_for)
         read = [name for name in call.uses if name in self.pending]
         if is_gradient and (not read or {self.pending[name].ticket for name in read} != {self.sums}):
             self.sums = 0
