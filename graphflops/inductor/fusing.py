@@ -16,6 +16,7 @@ from graphflops.devices import Platform
 from graphflops.inductor.lowering import Extern, JointGraph, Loop, Op, Reduction, users_of
 from graphflops.kernels.choices import limits
 
+Size = Callable[[str], int]  # bytes of a tensor
 _MOST_MEMBERS, _FARTHEST, _WORTH = limits("inductor_2", "fuse", "members near worth")
 
 
@@ -45,7 +46,7 @@ class Kernel(Record, frozen=True, dict=True):
         }
 
 
-def fused(stored: Sequence[Op], outputs: Container[str], size: Callable[[str], int]) -> list[Kernel]:
+def fused(stored: Sequence[Op], outputs: Container[str], size: Size) -> list[Kernel]:
     """The kernels of stored operators, in the order of their first operators.
 
     outputs: tensors that outlive the graph. size: bytes of a tensor, including tensors that the graph is given.
@@ -85,9 +86,7 @@ class _Group(Struct, eq=False):
 
 
 class _Groups:
-    def __init__(
-        self, users: Mapping[str, Sequence[Op]], outputs: Container[str], size: Callable[[str], int]
-    ) -> None:
+    def __init__(self, users: Mapping[str, Sequence[Op]], outputs: Container[str], size: Size) -> None:
         self.users, self.outputs, self.size = users, outputs, size
         # By number of the operator that each group began with; a group that has joined another is empty.
         self.all: list[_Group] = []

@@ -94,10 +94,8 @@ def _padded(
     """Copies of the operands with sizes padded to multiples of 8, and the bytes of the result."""
     out = low.typed(of.call.node.outputs[0] or "")
     bits = out.dtype.bits
-    rows, inner, columns = (
-        up(size, ALIGNED) if isinstance(size, int) else size
-        for size in (prod(out.shape[:-1]), inner, columns)
-    )
+    given = (prod(out.shape[:-1]), inner, columns)
+    rows, inner, columns = (up(size, ALIGNED) if isinstance(size, int) else size for size in given)
     sizes = [each * bits // 8 for each in (rows * inner, inner * columns, columns)]
     is_whole = sizes[0] == low.typed(of.names[0]).numel * bits // 8
     found = [*reads]

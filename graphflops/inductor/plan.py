@@ -15,7 +15,7 @@ from graphflops.devices import Platform
 from graphflops.execution.fast_path import LAYER
 from graphflops.execution.runs import Runs
 from graphflops.inductor.calls import CallLowering
-from graphflops.inductor.fusing import Kernel, fused, in_steps
+from graphflops.inductor.fusing import Kernel, Size, fused, in_steps
 from graphflops.inductor.library_calls import prefers_channels_last
 from graphflops.inductor.lowering import JointGraph, Op, places_of
 from graphflops.inductor.partition import Partition
@@ -23,7 +23,6 @@ from graphflops.inductor.storing import realized, with_sums
 from graphflops.memory.on_gpu import OnGpu
 from graphflops.passes.program import PricedGraph, PricedProgram
 
-Size = Callable[[str], int]  # bytes of a tensor
 Names = Container[str]
 Tensors = Mapping[str, None]  # by name, in order
 

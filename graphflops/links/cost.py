@@ -120,9 +120,7 @@ def seconds(kind: Kind, nbytes: int, group: int, network: Network, *, within: in
     return of_sent(kind, link_bytes(kind, nbytes, group), group, network, within=within)
 
 
-def of_sent(
-    kind: Kind, nbytes: float, group: int, network: Network, *, within: int | None = None
-) -> Transfer:
+def of_sent(kind: Kind, nbytes: float, group: int, network: Network, *, within: int | None) -> Transfer:
     """The same by the bytes that each device sends."""
     if group < 2:
         return Transfer(0.0, 0.0, 0.0)

@@ -43,9 +43,7 @@ class Exchanges(Struct):
     copied_for: str = ""  # the collective of `fully_shard` whose operand was just copied
     sums: int = 0  # the ticket of one that sums gradients, while later calls run in its stream
 
-    def started(
-        self, launch: Launches, outputs: Iterable[str | None], stream: str = ""
-    ) -> Iterator[Launches]:
+    def started(self, launch: Launches, made: Iterable[str | None], stream: str = "") -> Iterator[Launches]:
         """The launches of a collective: its copies, like any kernels, then its start; nothing waits for it yet."""
         kernels = launch.kernels or ()
         self.tickets += 1
@@ -57,7 +55,7 @@ class Exchanges(Struct):
         start = Launches(row, kernels[-1:], after, times, waits, "start", self.tickets, is_ahead, stream)
         yield replace(launch, kernels=kernels[:-1], host_seconds=launch.host_seconds - after)
         yield start
-        names = [name for name in outputs if name is not None]
+        names = [name for name in made if name is not None]
         self.pending.update(dict.fromkeys(names, start))
         self.fresh = set(names)
 
