@@ -29,12 +29,11 @@ _REMEDIES = {
     "is no multiple of": "pad the heads to a multiple of 8",
 }
 _FLASH_WIDTH, _GRADIENT_WIDTH, _GRADIENT_WIDTH_WITHOUT_DROPOUT = limits(
-    *("aten_2", "attention.flash", "width", "gradient_width", "gradient_width_without_dropout")
+    "aten_2", "attention.flash", "width gradient_width gradient_width_without_dropout"
 )
 _LITTLE_SHARED_MEMORY = ((8, 6), (8, 7), (8, 9), (12, 0), (12, 1))
 _CUDNN_WIDTH, _FIRST_AFTER, _DROPOUT_STEPS, _MOST_PROBLEMS, _CUDNN_GRADIENT_WIDTH, _WIDE_KEYS = limits(
-    *("aten_2", "attention.cudnn", "width", "first_after", "dropout", "problems", "gradient_width"),
-    "wide_keys",
+    "aten_2", "attention.cudnn", "width first_after dropout problems gradient_width wide_keys"
 )
 (_TENSOR_CORE_BITS,) = limits("aten_2", "attention.efficient", "row")
 

@@ -153,20 +153,16 @@ class Device(Struct, frozen=True, kw_only=True, dict=True):
         return {(one.family, one.variant, one.dtype): one for one in self.calibration}
 
 
-Capability = tuple[int, int]  # CUDA's compute capability; (0, 0) of a GPU that does not run CUDA
-
 # Resident threads of a multiprocessor (CUDA C++ Programming Guide, technical specifications per compute capability).
 _THREADS = {(7, 5): 1024, **dict.fromkeys(((8, 6), (8, 7), (8, 9), (12, 0), (12, 1)), 1536)}
 _MOST_THREADS = 2048
-
-
 _TORCH = library("aten_2")
 
 
 class Platform(Struct, frozen=True):
     """A device as its libraries see it."""
 
-    capability: Capability = (9, 0)
+    capability: tuple[int, int] = (9, 0)  # CUDA's; (0, 0) of a GPU that does not run CUDA
     multiprocessors: int = 132
     torch: str = _TORCH.measured  # the release whose choices of kernels are assumed, as `2.11`
     # The release of cuDNN that its packages on PyPI require, as cuDNN numbers it: 91900 is 9.19.0.

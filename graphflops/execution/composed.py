@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from math import inf
-from typing import Any
+from typing import Any, Union
 
 from graphflops.base.record import Record
 from graphflops.dims import Dim, broadcast, floor_div, prod, same
@@ -19,6 +19,7 @@ from graphflops.tensor import BOOL, FLOAT32, FLOAT64, DType
 __all__ = ["pairwise_distance"]  # others are found by their names
 
 Axes = tuple[int, ...]
+Sizes = Union[Dim, tuple[Dim, ...], None]
 
 
 # Distances (Distance.cpp)
@@ -317,11 +318,7 @@ _LAST_AXES = {"t": (-1,), "2": (-2, -1)}
 
 @composite(*_TRANSFORMS)
 def transformed(
-    t: Calls,
-    x: Operand,
-    sizes: Dim | tuple[Dim, ...] | None = None,
-    dim: int | Axes | None = None,
-    norm: str | None = None,
+    t: Calls, x: Operand, sizes: Sizes = None, dim: int | Axes | None = None, norm: str | None = None
 ) -> Operand:
     """One transform of the operand, which is cut or padded to the sizes along the axes."""
     word = t.of.node.operator.word

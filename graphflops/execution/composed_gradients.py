@@ -271,13 +271,8 @@ kernel("count_nonzero")(lambda t, x, dim=None: t.sum(t.ne(x, 0), (dim,) if isins
 def filled(t: Calls, x: Operand, indices: tuple[Given, ...], number: Operand, *how: bool) -> Operand:
     """A boolean mask and one number: ATen fills instead of writing by index (`canDispatchToMaskedFill`)."""
     masks = [(place, index) for place, index in enumerate(indices) if index is not None]
-    if (
-        len(masks) != 1
-        or masks[0][1].type.dtype.name != "bool"
-        or number.rank
-        or number.is_wanted
-        or any(how)
-    ):
+    is_mask = len(masks) == 1 and masks[0][1].type.dtype.name == "bool"
+    if not is_mask or number.rank or number.is_wanted or any(how):
         raise RuleError("elements are looked up")
     ((place, mask),) = masks
     after = (1,) * (x.rank - place - mask.rank)

@@ -217,8 +217,6 @@ _IN_PLACE = {"all_reduce": "all_reduce_", "broadcast": "broadcast_"}
 def in_place(calls: Calls) -> Calls:
     """The calls with one in-place collective for each functional collective, wait and copy."""
     found = _found(calls)
-    if not found:
-        return calls
     gone = {name for wait, copied, _ in found.values() for name in (wait, copied)}
     kept = []
     for call in calls:

@@ -34,9 +34,7 @@ def with_fast_paths(
     stacks = ";".join({call.node.module_stack for call in calls})
     if not any(kind in stacks for kind in kinds):
         return calls
-    readers: dict[str, int] = {}  # by value: the last call that reads it
-    for place, call in enumerate(calls):
-        readers.update(dict.fromkeys(call.uses, place))
+    readers = {name: place for place, call in enumerate(calls) for name in call.uses}  # the last call
     found: list[PricedCall] = []
     for (kind, _), run in groupby(enumerate(calls), lambda entry: _module(entry[1].node.module_stack, kinds)):
         places = [place for place, _ in run]

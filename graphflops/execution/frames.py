@@ -1,13 +1,9 @@
-"""What Python still refers to while a module runs eagerly.
+"""What Python still refers to while a module runs eagerly: a tensor is freed when its last reference goes.
 
-A tensor is freed when the last Python reference to it goes, not at its last use. References follow from the lines of code
-that an export records for each call, and from the modules that the lines belong to:
-
-- The caller of a module's forward holds the arguments until the forward returns.
-- A variable holds its value until it is bound again or its function returns: `x = self.act(x)` frees the old `x` when the
-  line is done.
-- A list or tuple in a variable holds its elements. What is joined to the empty tensors of a cache lives until the program
-  ends.
+References follow from the lines of code that an export records for each call, and from the lines' modules. The caller
+of a module's forward holds the arguments until the forward returns. A variable holds its value until it is bound again or
+its function returns: `x = self.act(x)` frees the old `x` when the line is done. A list or tuple in a variable holds its
+elements. What is joined to the empty tensors of a cache lives until the program ends.
 
 Which variables a line binds and reads matters, never what they are called. If a line is the middle of a statement, its
 result is assumed to live until its function returns. Functions other than forwards leave no lines: their values are assumed
@@ -183,8 +179,9 @@ class References:
             self.hold((*running.locals.values(), *running.operands), last)
         self.tell_tuples(frame)
         self.let_go(frame)
-        made = self.read_later(running) if statement.is_piece or statement.targets else []
-        operands = set[str]()
+        made, operands = list[str](), set[str]()
+        if statement.is_piece or statement.targets:  # a tensor and its views count once
+            made = [*{self.memory_of.get(x, x): x for x in self.read_later(running)}.values()]
         if statement.is_piece:
             own = [v for v in made if self.made.get(self.memory_of.get(v, v), -1) >= running.first]
             if following is not None and following.number < frame.line.number and opens(following.text):
@@ -261,7 +258,7 @@ class References:
         first = tuple(dict.fromkeys((*results, *made)))
         if len(targets) <= 1:
             return [first for _ in targets]
-        for values in (results, made, self.names_read_later(running)):
+        for values in (results, made, self.read_later(running)):
             if len(values) == len(targets):
                 return [(value,) for value in values]
         second, products = tuple[str, ...](), 0
@@ -275,11 +272,7 @@ class References:
         return [first, second, *[() for _ in targets[2:]]]
 
     def read_later(self, running: Running) -> list[str]:
-        """What a statement makes and later statements read; a tensor and its views count once."""
-        return [*{self.memory_of.get(x, x): x for x in self.names_read_later(running)}.values()]
-
-    def names_read_later(self, running: Running) -> list[str]:
-        """The same, with each view by its name, as in `q, k, v = (t.view(2, 8, 4) for t in qkv.chunk(3))`."""
+        """What a statement makes and later statements read, as in `q, k, v = (t.view(2, 8, 4) for t in qkv.chunk(3))`."""
         last, made = self.last, self.results[running.first : self.last + 1]
         return [name for names in made for name in names if self.last_read.get(name, -1) > last]
 

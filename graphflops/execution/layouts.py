@@ -201,9 +201,8 @@ class Layouts:
         if operator.kind not in _KEEPING_CHANNELS_LAST and operator.name not in _ALSO_KEEPING:
             return False
         is_in_order = operator.kind == "convolution" or operator.name == "pad"
-        if self.typed(x).rank == SEQUENCE_RANK and (
-            is_in_order or is_normed_in_order(operator, self.typed(x))
-        ):
+        is_in_order = is_in_order or is_normed_in_order(operator, self.typed(x))
+        if self.typed(x).rank == SEQUENCE_RANK and is_in_order:
             return False
         read = call.tensors(self.values) if operator.kind == "convolution" else [x]
         return any(self.has_channels_last(name) for name in read)
@@ -218,11 +217,8 @@ class Layouts:
         operand (`reorder_dimensions` in aten/src/ATen/TensorIterator.cpp). Operands with more axes than the result are
         attributes, such as the bounds of an ONNX Clip.
         """
-        operands = []
-        for name in names:
-            value = self.values.get(name)
-            if isinstance(value, TensorType) and value.rank <= out.rank:
-                operands.append([*map(size_hint, repeated(value.shape, self.of(name), out.shape))])
+        typed = [(name, x) for name in names if isinstance(x := self.values.get(name), TensorType)]
+        operands = [repeated(x.shape, self.of(name), out.shape) for name, x in typed if x.rank <= out.rank]
         return _ordered(operands, out.shape)
 
     def indexed(self, call: PricedCall, x: str, out: TensorType) -> Strides | None:
@@ -245,7 +241,7 @@ class Layouts:
             if value.dtype.name == "bool" or value.rank > len(shape):
                 return None  # how many elements a mask selects depends on data
             operands.append((*before, *repeated(value.shape, self.of(name), shape), *after))
-        return _ordered([[*map(size_hint, each)] for each in operands], out.shape)
+        return _ordered(operands, out.shape)
 
     def as_operand(self, name: str, out: TensorType) -> Strides | None:
         """Dense strides with the order of axes of an operand that has the same rank and shape, but for the last size."""
@@ -256,12 +252,13 @@ class Layouts:
         return row_major(out.shape, order_of(self.of(name)))
 
 
-def _ordered(operands: Sequence[Sequence[int]], shape: Sequence[Dim]) -> Strides:
+def _ordered(operands: Sequence[Strides], shape: Sequence[Dim]) -> Strides:
     """The strides of a result whose axes are ordered by operands with these strides."""
+    numbers = [[*map(size_hint, strides)] for strides in operands]
     inner_first = [*reversed(range(len(shape)))]
     for place in range(1, len(shape)):
         for before in reversed(range(place)):
-            order = _compared(inner_first[before], inner_first[place], operands, shape)
+            order = _compared(inner_first[before], inner_first[place], numbers, shape)
             if order < 0:
                 break
             if order > 0:

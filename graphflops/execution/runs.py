@@ -6,7 +6,7 @@ an unknown operator.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from operator import is_
 
 from msgspec.structs import replace
@@ -25,7 +25,7 @@ from graphflops.execution.layouts import Layouts, chosen_kernel
 from graphflops.execution.strides import Values
 from graphflops.graph import EagerRun, Graph, Node, Ref
 from graphflops.passes.program import MemoryUse, PricedCall, PricedGraph, PricedProgram
-from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType, grouped
 
 _OPERATOR = "unknown"  # the spelling of no operator: its kind is `other`, its arguments have no names
 
@@ -150,11 +150,8 @@ class Run:
     @cached_property
     def until_returns(self) -> dict[str, int]:
         """What the composites' functions hold, and until which call."""
-        held: dict[str, int] = {}
-        for name, until in self.expanded.until.items():
-            owner = self.owners.get(name, name)
-            held[owner] = max(until, held.get(owner, until))
-        return held
+        ends = grouped((self.owners.get(name, name), end) for name, end in self.expanded.until.items())
+        return {owner: max(each) for owner, each in ends.items()}
 
     def is_empty(self, name: str) -> bool:
         """Whether a value is a vector without elements, as `torch.tensor([])` is."""
@@ -176,7 +173,7 @@ class Runs:
         self.is_eager, self.fast_paths = is_eager, fast_paths
         self.known: dict[tuple[PricedGraph, bool, frozenset[str]], Run] = {}
         self.asked: dict[tuple[PricedGraph, bool, bool], Run] = {}
-        self.consistent: dict[PricedGraph, Sequence[PricedCall]] = {}
+        self.consistent = cache(consistent)
         self.prices: Prices = {}
 
     def of(self, graph: PricedGraph, *, has_fast_paths: bool = False, records: bool = False) -> Run:
@@ -216,9 +213,7 @@ class Runs:
         return self.known[key]
 
     def _found(self, graph: PricedGraph, has_fast_paths: bool, unfused: frozenset[str]) -> Run:
-        if graph not in self.consistent:
-            self.consistent[graph] = consistent(graph)
-        given = calls = self.consistent[graph]
+        given = calls = self.consistent(graph)
         if graph.graph.step is not None:  # recorded as it ran
             run = expanded(given, graph.values)
             layouts = Layouts(run.calls, run.values, self.platform, recorded=graph.graph.step)

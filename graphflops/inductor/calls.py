@@ -23,7 +23,7 @@ _FUSIBLE = _POINTWISE | {"dropout", "reduction"}
 _WINDOW = "#1"  # an argument by place
 _INTERPOLATED = {"linear": 2, "cubic": 4}  # elements along an axis that each result is interpolated from
 _RESAMPLED, _INTERPOLATING = 4, 40  # elements that a result is interpolated from, and its instructions, about
-_MOST_WINDOW, _MOST_TERMS = limits("inductor_2", "pool", "window", "terms")
+_MOST_WINDOW, _MOST_TERMS = limits("inductor_2", "pool", "window terms")
 
 
 class CallLowering(Lowering):

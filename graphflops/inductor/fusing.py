@@ -16,7 +16,8 @@ from graphflops.devices import Platform
 from graphflops.inductor.lowering import Extern, JointGraph, Loop, Op, Reduction, users_of
 from graphflops.kernels.choices import limits
 
-_MOST_MEMBERS, _FARTHEST, _WORTH = limits("inductor_2", "fuse", "members", "near", "worth")
+Size = Callable[[str], int]  # bytes of a tensor
+_MOST_MEMBERS, _FARTHEST, _WORTH = limits("inductor_2", "fuse", "members near worth")
 
 
 class Kernel(Record, frozen=True, dict=True):
@@ -45,7 +46,7 @@ class Kernel(Record, frozen=True, dict=True):
         }
 
 
-def fused(stored: Sequence[Op], outputs: Container[str], size: Callable[[str], int]) -> list[Kernel]:
+def fused(stored: Sequence[Op], outputs: Container[str], size: Size) -> list[Kernel]:
     """The kernels of stored operators, in the order of their first operators.
 
     outputs: tensors that outlive the graph. size: bytes of a tensor, including tensors that the graph is given.
@@ -85,11 +86,7 @@ class _Group(Struct, eq=False):
 
 
 class _Groups:
-    """Joins stored operators."""
-
-    def __init__(
-        self, users: Mapping[str, Sequence[Op]], outputs: Container[str], size: Callable[[str], int]
-    ) -> None:
+    def __init__(self, users: Mapping[str, Sequence[Op]], outputs: Container[str], size: Size) -> None:
         self.users, self.outputs, self.size = users, outputs, size
         # By number of the operator that each group began with; a group that has joined another is empty.
         self.all: list[_Group] = []
@@ -136,9 +133,8 @@ class _Groups:
             readers = {self.of[user.outputs[0]] for user in users} - {group}
             if len(readers) == 1 and self.added.isdisjoint(names):
                 (other,) = readers
-                count = len(group.members) + len(other.members)
-                is_open = count <= _MOST_MEMBERS and run_together(group.loop, other.loop)
-                if is_open and not self.raises_peak(group.members, other.members):
+                is_small = len(group.members) + len(other.members) <= _MOST_MEMBERS
+                if is_small and self.fit([group], other.loop, other.members):
                     self.join(group, other)
 
     def fit(self, groups: Sequence[_Group], op: Op, members: Sequence[Op] = ()) -> bool:
@@ -186,9 +182,9 @@ class _Groups:
         return Kernel(tuple(group.members), left, inside, tuple(reads))
 
 
-_LEAST_EACH, _MOST_EACH, _BLOCK = limits("inductor_2", "split", "least", "most", "block")
-_OUTER_ROWS, _OUTER_COLUMNS = limits("inductor_2", "split", "rows", "columns")
-_EVEN, _EVEN_INNER, _EVEN_LONG = limits("inductor_2", "split", "even", "even_inner", "even_long")
+_LEAST_EACH, _MOST_EACH, _BLOCK = limits("inductor_2", "split", "least most block")
+_OUTER_ROWS, _OUTER_COLUMNS = limits("inductor_2", "split", "rows columns")
+_EVEN, _EVEN_INNER, _EVEN_LONG = limits("inductor_2", "split", "even even_inner even_long")
 
 
 def split_lengths(
@@ -237,10 +233,8 @@ def in_steps(op: Op, joint: JointGraph) -> list[Op]:
     """The steps of a reduction as operators, with sizes for what each leaves; any other operator unchanged."""
     if not isinstance(op, Reduction) or not op.kept or op.role == "scan":
         return [op]
-    length = op.elements // op.kept
-    lengths = split_lengths(
-        op.kept, length, joint.platform, is_inner=op.is_inner, of_moments=op.role == "moments"
-    )
+    length, of_moments = op.elements // op.kept, op.role == "moments"
+    lengths = split_lengths(op.kept, length, joint.platform, is_inner=op.is_inner, of_moments=of_moments)
     found: list[Reduction] = []
     for place, (results, _) in enumerate(lengths[:-1]):
         made = tuple([f"{name}, step {place + 1}" for name in op.outputs])

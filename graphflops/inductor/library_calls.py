@@ -18,7 +18,7 @@ from graphflops.kernels.kernel import HALF, IMAGE_RANK, SINGLE
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
-ALIGNED, _LINE_BYTES, _LONG = limits("inductor_2", "pad", "aligned", "line", "long")
+ALIGNED, _LINE_BYTES, _LONG = limits("inductor_2", "pad", "aligned line long")
 _IN_PLACE = ("all_reduce", "broadcast")
 _PADDING = "#3"  # of windows, an argument by place
 
@@ -76,12 +76,9 @@ def product_gradient(low: Lowering, of: Lowered) -> None:
             reads[0] = _padded_copy(low, of, reads[0], _rows(call, low.values) * row)
             if place == 0:
                 reads[1:] = [_padded_copy(low, of, x, low.nbytes(of.names[1])) for x in reads[1:]]
-        more: dict[str, Any] = {
-            "is_padded": padded is not None,
-            "role": "product" if low.typed(of.names[place]).rank == 2 else "",
-        }
-        more |= {"workspace": of.gradient.estimate.workspace + inside, "views": views}
-        low.add_back(of, Extern, (tensor,), reads, **more)
+        more: dict[str, Any] = {"workspace": of.gradient.estimate.workspace + inside, "views": views}
+        more["role"] = "product" if low.typed(of.names[place]).rank == 2 else ""
+        low.add_back(of, Extern, (tensor,), reads, is_padded=padded is not None, **more)
 
 
 def _padded_copy(low: Lowering, of: Lowered, tensor: str, size: Dim) -> str:
@@ -97,10 +94,8 @@ def _padded(
     """Copies of the operands with sizes padded to multiples of 8, and the bytes of the result."""
     out = low.typed(of.call.node.outputs[0] or "")
     bits = out.dtype.bits
-    rows, inner, columns = (
-        up(size, ALIGNED) if isinstance(size, int) else size
-        for size in (prod(out.shape[:-1]), inner, columns)
-    )
+    given = (prod(out.shape[:-1]), inner, columns)
+    rows, inner, columns = (up(size, ALIGNED) if isinstance(size, int) else size for size in given)
     sizes = [each * bits // 8 for each in (rows * inner, inner * columns, columns)]
     is_whole = sizes[0] == low.typed(of.names[0]).numel * bits // 8
     found = [*reads]
@@ -119,9 +114,8 @@ def _reshaped(low: Lowering, of: Lowered, reads: Sequence[str]) -> dict[str, str
 def patches(low: Lowering, of: Lowered) -> None:
     """Patches of an image: the padded image, which is not recomputed, and its elements by their places."""
     x, given = low.typed(of.names[0]), of.call.node.arguments().get(_PADDING)
-    rows, columns = [
-        each if isinstance(each, int) else 0 for each in (given if isinstance(given, tuple) else (0, 0))
-    ]
+    sides = given if isinstance(given, tuple) else (0, 0)
+    rows, columns = [each if isinstance(each, int) else 0 for each in sides]
     image, reads = f"{of.call.node.name} padded", tuple(of.operands)
     if rows or columns:
         count = prod((*x.shape[:-2], x.shape[-2] + 2 * rows, x.shape[-1] + 2 * columns))
@@ -198,20 +192,17 @@ def exchange(low: Lowering, of: Lowered) -> None:
     name, operands = of.names[0], of.operands
     owner = low.root.get(name, name)
     readers = [call for x, calls in low.readers.items() if low.root.get(x, x) == owner for call in calls]
-    # Another call reads it, and not only to make a view.
-    is_read = any(
-        call is not of.call and all(low.root.get(x or "") == x for x in call.node.outputs) for call in readers
-    )
-    if is_over and (owner not in low.root or is_read):
+    # Those that do more than make a view.
+    computing = [call for call in readers if all(low.root.get(x or "") == x for x in call.node.outputs)]
+    if is_over and (owner not in low.root or any(call is not of.call for call in computing)):
         operands = (low.copied(of, operands[0], low.nbytes(of.made[0]), "copy", name),)
     low.add(of, Extern, of.made, operands, into="operand" if is_over else "own", role="exchange")
 
 
 # Time with channels last relative to without, by class of convolution.
-_GROUPED, _DEFAULT, _NARROWING, _SMALL = constants(
-    *("inductor_2", "channels_last", "grouped", "default", "narrowing", "small")
-)
-_MOST_NODES, _FEW_CHANNELS = limits("inductor_2", "channels_last", "most_nodes", "few")
+_GROUPED, _DEFAULT = constants("inductor_2", "channels_last", "grouped default")
+_NARROWING, _SMALL = constants("inductor_2", "channels_last", "narrowing small")
+_MOST_NODES, _FEW_CHANNELS = limits("inductor_2", "channels_last", "most_nodes few")
 # Number of operators that a call becomes, about; 1 for other kinds.
 _OPS = {"product": 4, "normalisation": 11, "softmax": 5, "attention": 3}
 _OPS_OF_GATE = 6

@@ -18,7 +18,7 @@ from graphflops.kernels.choices import limits
 from graphflops.memory.on_gpu import OnGpu
 from graphflops.passes.program import Backward, PricedCall
 from graphflops.report import HeldKind
-from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType, grouped
 
 Names = Iterable[str]  # of tensors
 Made = Sequence[str] | Mapping[str, Dim]
@@ -160,13 +160,9 @@ def users_of(ops: Iterable[Op]) -> dict[str, list[Op]]:
 
 def places_of(ops: Iterable[Op]) -> tuple[dict[str, int], dict[str, list[int]]]:
     """By tensor, the place of the operator that makes it; and by tensor, the places of the operators that read it."""
-    makers: dict[str, int] = {}
-    users: dict[str, list[int]] = {}
-    for place, op in enumerate(ops):
-        makers.update(dict.fromkeys(op.outputs, place))
-        for name in op.reads:
-            users.setdefault(name, []).append(place)
-    return makers, users
+    pairs = [*enumerate(ops)]
+    makers = {name: place for place, op in pairs for name in op.outputs}
+    return makers, grouped((name, place) for place, op in pairs for name in op.reads)
 
 
 # Kinds of calls that read their operands at other places than they write.
@@ -249,15 +245,13 @@ class Lowering:
         self.gradient_of: dict[str, str] = {}  # by value, the tensor that is its gradient
         self.parameters: dict[str, str] = {}  # by stored input, the first that shares its memory
         self.gradients = 0  # their number so far
-        self.readers: dict[str, list[PricedCall]] = {}
-        self.maker: dict[str | None, str] = {}  # by result, the call
+        calls = [*reversed(execution.calls)]
+        self.readers = grouped((name, call) for call in calls for name in call.uses)
+        self.maker = {name: call.node.name for call in calls for name in call.node.outputs}  # by result
         # Values that convolutions read, also through other calls than reductions: their rows are never padded
         # (`mark_nodes_dislike_padding` of torch/_inductor/graph.py).
         self.dense: set[str] = set()
-        for call in reversed(execution.calls):
-            self.maker.update(dict.fromkeys(call.node.outputs, call.node.name))
-            for name in call.uses:
-                self.readers.setdefault(name, []).append(call)
+        for call in calls:
             kind = call.node.operator.kind
             is_read = not self.dense.isdisjoint(filter(None, call.node.outputs))
             if kind == "convolution" or (is_read and kind != "reduction"):
@@ -296,9 +290,8 @@ class Lowering:
     ) -> None:
         """Append one operator of a call. outputs: with sizes, or values whose sizes are known. count: of its elements."""
         call, operator = of.call, of.call.node.operator
-        self.joint.sizes.update(
-            outputs if isinstance(outputs, dict) else {x: self.nbytes(x) for x in outputs}
-        )
+        sizes = outputs if isinstance(outputs, dict) else {x: self.nbytes(x) for x in outputs}
+        self.joint.sizes.update(sizes)
         if count is None:
             count = max(map(self.elements, call.node.outputs), default=0)
         own: dict[str, Any] = {"must_recompute": call.node.name in self.recomputed}

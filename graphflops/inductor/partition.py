@@ -17,7 +17,7 @@ from graphflops.kernels.choices import constants, limits
 Node = tuple[str, int]
 Edge = tuple[Node, Node, float]  # tail, head and capacity
 
-_FARTHEST, _SMALLER = limits("inductor_2", "partition", "farthest", "smaller")
+_FARTHEST, _SMALLER = limits("inductor_2", "partition", "farthest smaller")
 (_NEARER,) = constants("inductor_2", "partition", "nearer")
 _MOST_VISITED = 300_000  # operators visited in searches for the first that does not fuse, per program
 

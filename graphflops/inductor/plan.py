@@ -15,7 +15,7 @@ from graphflops.devices import Platform
 from graphflops.execution.fast_path import LAYER
 from graphflops.execution.runs import Runs
 from graphflops.inductor.calls import CallLowering
-from graphflops.inductor.fusing import Kernel, fused, in_steps
+from graphflops.inductor.fusing import Kernel, Size, fused, in_steps
 from graphflops.inductor.library_calls import prefers_channels_last
 from graphflops.inductor.lowering import JointGraph, Op, places_of
 from graphflops.inductor.partition import Partition
@@ -23,7 +23,6 @@ from graphflops.inductor.storing import realized, with_sums
 from graphflops.memory.on_gpu import OnGpu
 from graphflops.passes.program import PricedGraph, PricedProgram
 
-Size = Callable[[str], int]  # bytes of a tensor
 Names = Container[str]
 Tensors = Mapping[str, None]  # by name, in order
 
@@ -51,14 +50,10 @@ class _Order:
         self.maker = {name: index for index, names in enumerate(self.results) for name in names}
         known = self.maker
         # Tensors that are added to in place: inductor's estimate names memory by its base, which does not outlive the graph.
-        base = {
-            op.outputs[0]: op.reads[-1] for kernel in kernels for op in kernel.members if op.role == "adding"
-        }
-        found = [
-            dict.fromkeys((*each.reads, *[base[name] for name in each.reads if name in base]))
-            for each in kernels
-        ]
-        self.reads = [[name for name in read if name in known or name in given] for read in found]
+        adding = [op for kernel in kernels for op in kernel.members if op.role == "adding"]
+        base = {op.outputs[0]: op.reads[-1] for op in adding}
+        found = [(*each.reads, *[base[name] for name in each.reads if name in base]) for each in kernels]
+        self.reads = [[x for x in dict.fromkeys(names) if x in known or x in given] for names in found]
         self.readers: dict[str, list[int]] = {name: [] for name in self.maker}
         for index, names in enumerate(self.reads):
             for name in names:
@@ -235,10 +230,8 @@ def _near_readers(ops: Sequence[Op], joint: JointGraph) -> list[Op]:
         seen.add(last)
         for made in [maker[name] for name in ops[last].reads if name in maker]:
             readers = [(name, user) for name in ops[made].outputs for user in users.get(name, ())]
-            stays = made not in left or any(
-                ops[user].views.get(name) in joint.items for name, user in readers
-            )
-            if not stays and seen.issuperset(user for _, user in readers):
+            is_item = any(ops[user].views.get(name) in joint.items for name, user in readers)
+            if made in left and not is_item and seen.issuperset(user for _, user in readers):
                 del left[made]
                 left[made] = None
     return order[::-1]

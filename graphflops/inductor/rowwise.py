@@ -16,10 +16,8 @@ def _statistics(low: Lowering, of: Lowered, rows: Dim, is_inner: bool) -> str:
     name = low.save(of, "statistics", f"{of.call.node.name} statistics")
     space, size = max(map(low.elements, of.names)), 2 * FLOAT_BYTES * rows
     # Statistics of several channels are read by channel, so the kernel that applies them is separate.
-    is_apart = operator.name == "batch_norm" or (
-        "group" in operator.name and rows != prod(low.typed(of.names[0]).shape[:2])
-    )
-    order = {"is_inner": is_inner, "in_order": not is_apart}
+    is_grouped = "group" in operator.name and rows != prod(low.typed(of.names[0]).shape[:2])
+    order = {"is_inner": is_inner, "in_order": not is_grouped and operator.name != "batch_norm"}
     role, kept = "moments" if operator.kind == "normalisation" else "", low.joint.number(rows)
     low.add(of, Reduction, {name: size}, of.operands[:1], space, kept=kept, role=role, **order)
     return name

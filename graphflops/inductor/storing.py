@@ -14,9 +14,8 @@ from graphflops.dims import Dim
 from graphflops.inductor.lowering import Extern, JointGraph, Loop, Op, Reduction, users_of
 from graphflops.kernels.choices import limits
 
-_MOST_JOINED, _MOST_READ_SHARED, _MOST_READ, _MOST_INSTRUCTIONS = limits(
-    *("inductor_2", "store", "joined", "read_shared", "read", "instructions")
-)
+_MOST_JOINED, _MOST_READ_SHARED = limits("inductor_2", "store", "joined read_shared")
+_MOST_READ, _MOST_INSTRUCTIONS = limits("inductor_2", "store", "read instructions")
 
 
 class _Formula(NamedTuple):
@@ -107,12 +106,8 @@ class _Realized:
             return False
         # What is read through a view cannot be moved (`can_realize_into_without_copy`).
         is_copied = [name not in self.made or name in self.fixed or name in op.views for name in op.reads]
-        sources = [
-            read
-            for name in op.reads
-            for read in (self.formulas[name].op.reads if name in self.formulas else (name,))
-        ]
-        is_sum = any(isinstance(self.made.get(read), Reduction) for read in sources)
+        stored = _formula(op, self.formulas).op.reads
+        is_sum = any(isinstance(self.made.get(read), Reduction) for read in stored)
         users = self.users.get(op.outputs[0], ())
         is_read = op.outputs[0] not in self.outputs
         goes_on = is_read and all(type(user) is Loop and user.role != "placing" for user in users)

@@ -99,10 +99,7 @@ def _masking(call: ConcreteCall, sizes: Attention) -> Masking:
 
 
 def computed_fraction(call: ConcreteCall, queries: int, keys: int) -> float:
-    """The fraction of all pairs that the kernel computes: it skips tiles that the operator's own mask hides entirely.
-
-    A mask that is passed as a tensor skips nothing: the kernel adds it to the scores.
-    """
+    """The fraction of all pairs that the kernel computes: a causal mask skips tiles, a mask that is a tensor does not."""
     if call.arguments.get("is_causal") is True and queries and keys:
         return causal_fraction(queries, keys)
     cost = call.cost
@@ -145,7 +142,7 @@ def gradient_of_mask(mask: Tensor, query: Tensor) -> list[Kernel]:
 
 _FLASH_ALIGNMENT = 8  # elements
 _MASK_ALIGNMENT, _MASK_GRADIENT_ALIGNMENT, _BLOCK, _ON_CHIP, _MOST_PARTS, _LOCKS = limits(
-    *("aten_2", "attention.efficient", "mask_row", "mask_gradient_row", "block", "on_chip", "parts", "locks")
+    "aten_2", "attention.efficient", "mask_row mask_gradient_row block on_chip parts locks"
 )
 
 

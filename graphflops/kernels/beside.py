@@ -1,14 +1,12 @@
 """What kernels need beside operands and results: copies of operands in another layout, and partial results of reductions.
 
-`matmul` merges the batch axes of each operand, and copies an operand if that needs a copy, as after `transpose(1, 2)`, or if
-the other operand's batch repeats it. `linear` merges all axes but the last. The gradients read these copies. cuBLAS reads
-matrices whose rows or columns are contiguous; any other matrix is copied for each product, forward and backward. Norms,
-softmax and pooling read a row-major operand; pooling also reads channels last. Whether gradients read the same copy or make
-another was observed on an H200 with PyTorch 2.11.
+`matmul` merges the batch axes of each operand, `linear` all axes but the last. An operand is copied if that needs a copy, or
+if the other operand's batch repeats it, and gradients read the copy. cuBLAS copies matrices without contiguous rows or
+columns for each product. Norms, softmax and pooling read a row-major operand; pooling also reads channels last.
 
-If a reduction has fewer results than keep the GPU busy, several blocks share the elements of a result, and each writes one
-partial result for each of its threads. The sizes are those of `setReduceConfig` and `global_memory_size` in Reduce.cuh of
-ATen, and of 16,000 reductions that an H200 ran (PyTorch 2.11). An open size is assumed to be large.
+If a reduction has few results, several blocks share the elements of a result, and each writes one partial result for each
+of its threads (`setReduceConfig` and `global_memory_size` in Reduce.cuh of ATen). An open size is assumed to be large. All
+was observed on an H200 with PyTorch 2.11.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -41,7 +39,7 @@ from graphflops.tensor import DType
 _OF_ROWS = ("normalisation", "softmax", "pooling")  # kinds
 _MERGING = ("linear", "matmul")
 _OF_BLAS = frozenset({*_MERGING, "mm", "bmm", "addmm", "baddbmm"})
-_KEEPING = frozenset({"group_norm", "native_group_norm"})
+OF_GROUPS = frozenset({"group_norm", "native_group_norm"})  # their gradients read the same copy
 _COPYING_AGAIN = frozenset({"layer_norm", "rms_norm", "max_pool", "avg_pool", "adaptive_max_pool"})
 _COPYING_ONCE = frozenset({"adaptive_avg_pool"})
 
@@ -91,7 +89,7 @@ def _of_rows(call: PricedCall, lie: HasStrides, name: str) -> Mapping[str, Copy]
     """The copy of the operand that is normalised or pooled."""
     operator, x, strides = call.node.operator, lie.typed(name), lie.of(name)
     is_ordered, is_normed = is_contiguous(x.shape, strides), is_normed_in_order(operator, x)
-    known = operator.kind == "softmax" or operator.name in _KEEPING | _COPYING_AGAIN | _COPYING_ONCE
+    known = operator.kind == "softmax" or operator.name in OF_GROUPS | _COPYING_AGAIN | _COPYING_ONCE
     if not known and not is_normed:
         return {}
     out = tensor_type(call.node.outputs[0], lie.values) or x
@@ -101,7 +99,7 @@ def _of_rows(call: PricedCall, lie: HasStrides, name: str) -> Mapping[str, Copy]
     if is_ordered and not is_converted:
         return {}
     has_gradient, dtype = call.gradient is not None, out.dtype if is_converted else x.dtype
-    is_kept, is_again = is_normed or operator.name in _KEEPING, operator.name in _COPYING_AGAIN
+    is_kept, is_again = is_normed or operator.name in OF_GROUPS, operator.name in _COPYING_AGAIN
     return {name: Copy(x.shape, strides, dtype, has_gradient and is_kept, has_gradient and is_again)}
 
 
@@ -136,8 +134,7 @@ def _is_read_by_blas(shape: Shape, strides: Strides) -> bool:
 
 
 WARP, _MOST_THREADS, _VECTOR, _VECTOR_FROM, _FEWEST_VALUES, _MOST_VALUES, _SEMAPHORE_BYTES = limits(
-    *("aten_2", "reduce", "warp", "most_threads", "vector", "vector_from"),
-    *("fewest_values", "most_values", "semaphore"),
+    "aten_2", "reduce", "warp most_threads vector vector_from fewest_values most_values semaphore"
 )
 
 Axes = Collection[int]
@@ -200,7 +197,6 @@ def sharing_blocks(
 ) -> Blocks:
     """How threads and blocks share a reduction of `values` values for each of `lanes` vectors of results.
 
-    Threads of a block share a result if each would have many values; blocks share it if each would have very many.
     inner: the loads of a result's values if these are innermost.
     """
     is_inner = inner is not None

@@ -15,15 +15,7 @@ from graphflops.execution.composed_gradients import gradient_calls, kernel_calls
 from graphflops.execution.layouts import Layouts
 from graphflops.execution.strides import size_hint
 from graphflops.graph import Ref, tensor_type
-from graphflops.kernels import cudnn
-from graphflops.kernels.beside import (
-    column_sum_buffers,
-    is_converted_before,
-    is_mean,
-    reduced_axes,
-    reduction_buffers,
-    reduction_bytes,
-)
+from graphflops.kernels import beside, cudnn
 from graphflops.kernels.choices import limits
 from graphflops.kernels.convolution import Convolution, Layout
 from graphflops.kernels.kernel import FLOAT_BYTES, INDEX_BYTES
@@ -43,7 +35,7 @@ _IN_ORDER = ("addcmul", "addcdiv")  # their gradients come in the order of `self
 _READ_RESULTS = ("leaky_relu", "elu", "celu", "selu")  # in-place, their gradients read the result instead
 # Lists of 64-bit indices during a sort: those that are read and written, their places, and what the sort writes in between.
 _LISTS_OF_INDICES = {"index": 6, "embedding": 5}
-_SORTED_BY_BLOCK, _SORTED_ALONE = limits("aten_2", "sort", "block", "alone")
+_SORTED_BY_BLOCK, _SORTED_ALONE = limits("aten_2", "sort", "block alone")
 # Operands that autograd saves although only their shape is needed, by operator (derivatives.yaml of PyTorch).
 _KEPT_OPERAND = {
     **dict.fromkeys(("max_pool", "adaptive_max_pool", "adaptive_avg_pool", "pad", "masked_select"), 0),
@@ -91,13 +83,13 @@ def backward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
         return total(formula_tensors(call, layouts)) + _broadcast_gradients(call, out, layouts)
     if name in _LISTS_OF_INDICES:
         return _sorted_indices(call, layouts)
-    bias = tensor_type(call.node.arguments().get("bias"), values)
-    if kind == "product" and bias is not None and bias.requires_grad and out.rank:
-        return total(column_sum_buffers(prod(out.shape[:-1]), out.shape[-1], layouts.platform))
-    factors = [
-        x for each in ("a", "b") if (x := tensor_type(call.node.arguments().get(each), values)) is not None
-    ]
-    if kind != "product" or min((x.rank for x in factors), default=0) <= 2:
+    if kind != "product":
+        return 0
+    a, b, bias = (tensor_type(call.node.arguments().get(each), values) for each in ("a", "b", "bias"))
+    if bias is not None and bias.requires_grad and out.rank:
+        return total(beside.column_sum_buffers(prod(out.shape[:-1]), out.shape[-1], layouts.platform))
+    factors = [x for x in (a, b) if x is not None]
+    if min((x.rank for x in factors), default=0) <= 2:
         return 0  # a matrix has no batches
     # A factor's gradient is computed for each batch before the batches are summed, so it needs this many bytes more.
     wide = [(x, prod((*out.shape[:-2], *x.shape[-2:])) - x.numel) for x in factors if x.requires_grad]
@@ -110,7 +102,7 @@ def partial_sums(call: PricedCall, layouts: Layouts) -> Dim:
     if out is None or not out.rank:
         return 0
     if call.node.operator.kind == "product":
-        return dim_max(0, *column_sum_buffers(prod(out.shape[:-1]), out.shape[-1], layouts.platform))
+        return dim_max(0, *beside.column_sum_buffers(prod(out.shape[:-1]), out.shape[-1], layouts.platform))
     return dim_max(0, *(size for sizes in _sums(call, out, layouts) for size in sizes[:1]))
 
 
@@ -127,7 +119,7 @@ def formula_tensors(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
         return ()
     if call.node.operator.kind == "softmax":
         operand, size = layouts.typed(call.tensors(layouts.values)[0]), out.like().nbytes
-        if not is_converted_before(operand.dtype.name, out.dtype.name):
+        if not beside.is_converted_before(operand.dtype.name, out.dtype.name):
             return () if name.startswith("log") else (size,)
         # The gradient in the result's type is live beside the product, then beside its conversion.
         return (size,) if name.startswith("log") else (size, dim_max(0, size - operand.like().nbytes))
@@ -166,8 +158,6 @@ def is_last_operand_first(call: PricedCall) -> bool:
 
 
 class _Gradient(Record, frozen=True):
-    """What the gradient of an elementwise call's operand makes."""
-
     made: list[Dim]  # temporaries of its formula
     wide: list[Dim]  # the gradient in the result's shape and type, if it is then summed or converted
     axes: list[int]  # axes along which the operand is broadcast, if a kernel of its own sums over them
@@ -200,9 +190,9 @@ def _broadcast_gradients(call: PricedCall, out: TensorType, layouts: Layouts) ->
 
 
 def _sums(call: PricedCall, out: TensorType, layouts: Layouts) -> list[tuple[Dim, ...]]:
-    strides = layouts.of(call.node.outputs[0] or "")
+    strides, platform = layouts.of(call.node.outputs[0] or ""), layouts.platform
     axes = [each.axes for each in _gradients(call, out, layouts).values() if each.axes]
-    return [reduction_buffers(out.shape, strides, each, FLOAT_BYTES, layouts.platform) for each in axes]
+    return [beside.reduction_buffers(out.shape, strides, each, FLOAT_BYTES, platform) for each in axes]
 
 
 def _sorted_indices(call: PricedCall, layouts: Layouts) -> Dim:
@@ -248,7 +238,7 @@ def kept_operands(call: PricedCall, values: Mapping[str, Value]) -> Sequence[str
     if operator.name == "pad" and call.node.arguments().get("mode") not in REPEATING:
         return []
     out = tensor_type(call.node.outputs[0], values)
-    if out is not None and is_mean(operator, out.shape):
+    if out is not None and beside.is_mean(operator, out.shape):
         return []
     place = _KEPT_OPERAND.get(operator.name)
     return names[place : place + 1] if place is not None else []
@@ -277,11 +267,12 @@ def _reduction(call: PricedCall, layouts: Layouts, out: TensorType) -> Dim:
     shape, strides = layouts.typed(x).shape, layouts.of(x)
     axes: Any = call.node.arguments().get("axes")
     if call.node.operator.kind == "pooling":
-        if not is_mean(call.node.operator, out.shape):
+        if not beside.is_mean(call.node.operator, out.shape):
             return 0
         axes = tuple(range(2, len(shape)))
+    axes = beside.reduced_axes(axes, len(shape))
     element = _PARTIAL_BYTES.get(call.node.operator.name, FLOAT_BYTES)
-    return reduction_bytes(shape, strides, reduced_axes(axes, len(shape)), element, layouts.platform)
+    return beside.reduction_bytes(shape, strides, axes, element, layouts.platform)
 
 
 # The kernels of elementwise gradients: the formulas of `rules/work.txt`, applied to the tensors of a call

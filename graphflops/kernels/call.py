@@ -183,11 +183,9 @@ class ConcreteCall:
     def results(self) -> tuple[Tensor, ...]:
         """The results that are tensors, with their estimated types, and their strides where known."""
         names = (*self.call.node.outputs, *[None] * len(self.estimate.out))
-        found = []
-        for value, name in zip(self.estimate.out, names, strict=False):
-            if isinstance(value, TensorType):
-                found.append(self.sizes.tensor(value, self.strides.get(name or "")))
-        return tuple(found)
+        pairs = zip(self.estimate.out, names, strict=False)
+        typed = [(x, name or "") for x, name in pairs if isinstance(x, TensorType)]
+        return tuple([self.sizes.tensor(x, self.strides.get(name)) for x, name in typed])
 
     @property
     def out(self) -> Tensor | None:

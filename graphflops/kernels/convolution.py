@@ -26,9 +26,9 @@ from graphflops.kernels.kernel import FLOAT_BYTES, HALF, SINGLE
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
-_ALIGNED_BYTES, _FEWEST_PACKED = limits("cudnn_9", "convolution", "aligned", "fewest_packed")
-_FEW, _NARROW = limits("cudnn_9", "convolution", "few", "narrow")
-_LONG_WINDOW, _LONG_SUM = limits("cudnn_9", "convolution", "long_kernel", "long_sum")
+_ALIGNED_BYTES, _FEWEST_PACKED = limits("cudnn_9", "convolution", "aligned fewest_packed")
+_FEW, _NARROW = limits("cudnn_9", "convolution", "few narrow")
+_LONG_WINDOW, _LONG_SUM = limits("cudnn_9", "convolution", "long_kernel long_sum")
 _LEAST_AXES = 3  # batch, channels and at least one more
 _MOST_ALIGNED = 8  # elements
 _OPEN = 64  # the value of an open size where a kernel is chosen

@@ -36,16 +36,15 @@ from graphflops.kernels.kernel import (
 from graphflops.kernels.moved import copy_to, pointwise, put_in_order, sum_to
 
 KINDS = {1: "sequence", 3: "volume"}  # by number of axes; images are told apart by their windows
-STREAMS, FEW = limits("cudnn_9", "convolution", "streams", "few")
-_PART, _MOST_PARTS, _TILE, _GROUP_TILE, _MANY_ROWS, _MANY_FLOAT_ROWS = limits(
-    *("cudnn_9", "split", "part", "most_parts", "tile", "group_tile", "many_rows", "many_float_rows")
-)
-_LEAST_GROUPS, _LEAST_WIDTH, *_SIDES = limits("aten_2", "depthwise", "channels", "width", "small", "large")
+STREAMS, FEW = limits("cudnn_9", "convolution", "streams few")
+_PART, _MOST_PARTS, _TILE, _GROUP_TILE = limits("cudnn_9", "split", "part most_parts tile group_tile")
+_MANY_ROWS, _MANY_FLOAT_ROWS = limits("cudnn_9", "split", "many_rows many_float_rows")
+_LEAST_GROUPS, _LEAST_WIDTH, *_SIDES = limits("aten_2", "depthwise", "channels width small large")
 _SHARED_KERNELS = frozenset((side, side) for side in _SIDES)
 _SMALL_WINDOW, _FEW_STEPS, _FEW_GROUPS, _LITTLE = limits(
-    *("cudnn_9", "grouped_direct", "window", "steps", "groups", "multiplies")
+    "cudnn_9", "grouped_direct", "window steps groups multiplies"
 )
-_LONE_PARTS, _LONE_CHANNELS, _LONE_ROWS = limits("cudnn_9", "depthwise", "parts", "channels", "rows")
+_LONE_PARTS, _LONE_CHANNELS, _LONE_ROWS = limits("cudnn_9", "depthwise", "parts channels rows")
 
 
 # converted: all tensors are copied to channels last. operands_converted: the result is written row-major. padded, of an
@@ -229,36 +228,24 @@ class Problem(Struct, frozen=True, dict=True):
         return way(self.conv, self.phase, self.is_channels_last)
 
     @property
-    def is_each(self) -> bool:
-        """Whether each group is a kernel without tensor cores.
-
-        This is so for long windows over sequences, for single positions of few groups in float32, and in half precision for
-        channels last with several filters each: forward if windows are strided or large, and for the operand's gradient.
-        """
-        conv = self.conv
-        if self.has_filters and self.is_channels_last:
+    def of_groups(self) -> ConvolutionAlgorithm:
+        """How groups run without tensor cores: each is a kernel (direct, long), or all are one (grouped_direct); else ""."""
+        conv, is_forward = self.conv, self.phase == "forward"
+        if conv.is_depthwise:
+            if conv.results == 1 or conv.transposed or not self.is_channels_last:
+                return ""
             is_small = conv.taps <= _SMALL_WINDOW and (conv.is_pointwise or not conv.is_strided)
-            is_gradient = self.phase == "input_gradient"
-            return conv.is_half and (is_gradient or (self.phase == "forward" and not is_small))
-        if self.way != "direct" or self.phase != "forward" or self.is_channels_last:
-            return False
-        return conv.is_long or (conv.is_single and conv.is_pointwise and conv.groups <= _FEW_GROUPS)
-
-    @property
-    def has_filters(self) -> bool:
-        """Whether each channel has several filters of its own."""
-        return self.conv.is_depthwise and self.conv.results > 1 and not self.conv.transposed
-
-    @property
-    def is_together(self) -> bool:
-        """Whether all groups are one kernel without tensor cores: a thread for each result goes over few elements."""
-        if self.has_filters:
-            return self.is_channels_last and (self.conv.is_single or self.phase != "input_gradient")
+            is_one = conv.is_single or self.phase == "weight_gradient" or (is_forward and is_small)
+            return "grouped_direct" if is_one else "direct"
+        if self.way != "direct" or self.is_channels_last:
+            return ""
+        if is_forward and conv.is_long:
+            return "long"
+        if is_forward and conv.is_single and conv.is_pointwise:
+            return "direct" if conv.groups <= _FEW_GROUPS else "grouped_direct"
         is_of_weight = self.phase == "weight_gradient"
-        is_brief = self.conv.multiplies <= _LITTLE if is_of_weight else self.conv.steps <= _FEW_STEPS
-        if self.phase == "forward" and self.conv.is_single and self.conv.is_pointwise:
-            is_brief = self.conv.groups > _FEW_GROUPS
-        return self.way == "direct" and not self.is_channels_last and is_brief
+        is_brief = conv.multiplies <= _LITTLE if is_of_weight else conv.steps <= _FEW_STEPS
+        return "grouped_direct" if is_brief else ""
 
     @property
     def own(self) -> ConvolutionAlgorithm:
@@ -320,13 +307,12 @@ class Problem(Struct, frozen=True, dict=True):
             return "tiled"  # few row-major channels in half precision
         if self.way == "one_by_one":
             choice = library("cudnn_9").choices.get(f"transposes.{self.phase}")
-            is_open = choice is not None and conv.is_single and not self.is_channels_last
-            return cast("ConvolutionAlgorithm", chosen(choice.tree, conv)) if choice and is_open else self.way
+            if choice is None or not conv.is_single or self.is_channels_last:
+                return self.way
+            return cast("ConvolutionAlgorithm", chosen(choice.tree, conv))
         if self.way == "scalar":
             return self.way
-        if self.is_each:
-            return "long" if conv.is_long else "direct"
-        return "grouped_direct" if self.is_together else ""
+        return self.of_groups
 
     @property
     def launches(self) -> int:
@@ -335,7 +321,7 @@ class Problem(Struct, frozen=True, dict=True):
         if self.way == "one_by_one" and not (conv.is_pointwise and conv.is_single):
             is_weight_kept = conv.is_pointwise or self.is_channels_last or self.algorithm == "transposed"
             return conv.groups * (3 if is_weight_kept else 4)
-        return conv.groups if self.is_each or self.way == "one_by_one" else 1
+        return conv.groups if self.way == "one_by_one" or self.of_groups in ("direct", "long") else 1
 
     def kernels(self, flops: int) -> list[Kernel]:
         """The kernels of the phase: conversions before and after one kernel, or only one kernel for each group."""

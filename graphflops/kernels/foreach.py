@@ -9,9 +9,9 @@ from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import Chunks, Kernel
 
 # Elements that a thread block processes, and blocks of one kernel.
-_CHUNK, _MOST_BLOCKS = limits("aten_2", "foreach", "chunk", "most_blocks")
+_CHUNK, _MOST_BLOCKS = limits("aten_2", "foreach", "chunk most_blocks")
 # Most tensors per kernel if it reads or writes one, two, ... lists; and if each tensor has a scalar of its own.
-_MOST_TENSORS = limits("aten_2", "foreach", "one", "two", "three", "four", "five")
+_MOST_TENSORS = limits("aten_2", "foreach", "one two three four five")
 (_MOST_WITH_SCALARS,) = limits("aten_2", "foreach", "with_scalars")
 MOST_ELEMENTS = 2**40  # more than any device holds: the kernels of such calls are not listed one by one
 # Arithmetic that takes longer than the traffic.

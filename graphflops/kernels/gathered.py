@@ -20,20 +20,19 @@ from graphflops.kernels.kernel import INDEX_BYTES, Kernel, Rows, Strided
 from graphflops.kernels.moved import axis_of, copy, on_operand, rows_kernel
 
 (_ALIGNED,) = limits("aten_2", "copy", "aligned")
-_FEW, _COPIED = limits("aten_2", "gather", "few", "block")
-_AT_ONCE, _PART = limits("aten_2", "embedding", "at_once", "part")
-_ONE_BLOCK, _DEVIATIONS, _NARROW = limits("aten_2", "index", "one_block", "deviations", "narrow")
+_FEW, _COPIED = limits("aten_2", "gather", "few block")
+_AT_ONCE, _PART = limits("aten_2", "embedding", "at_once part")
+_ONE_BLOCK, _DEVIATIONS, _NARROW = limits("aten_2", "index", "one_block deviations narrow")
 _OF_WARP = 128  # elements of an entry that a warp adds
 _START = 3.3  # the time that a block takes to start, in warps
 _ROWS = frozenset({"embedding", "index_select"})  # they take rows of a table
-_ELEMENTS, _EACH = "elements", "gather"  # variants: `index` by elements, and rows of a table by elements
 
 
 @on_operand
 def gathered(call: ConcreteCall, _: Tensor, out: Tensor) -> list[Kernel]:
     """The kernel that reads the elements, after copies of the indices."""
     kernel = rows_kernel("gather", out, call, *call.cost.moved)
-    each = replace(kernel, sizes=Strided(out.numel, 2, 3), variant=_ELEMENTS)
+    each = replace(kernel, sizes=Strided(out.numel, 2, 3), variant="elements")
     name, (table, *indices) = call.operator.name, call.operands
     if name == "index":
         index, inside = indices[0], table.shape[1:]
@@ -64,7 +63,7 @@ def rows_taken(
     if rows <= _FEW:
         return replace(kernel, sizes=Rows(columns, rows), variant="few")
     if columns * bits // 8 % _ALIGNED or not is_in_order:
-        return replace(kernel, sizes=Strided(rows * columns, 2, 3), variant=_EACH)
+        return replace(kernel, sizes=Strided(rows * columns, 2, 3), variant="gather")
     if name == "embedding":
         return kernel
     return replace(kernel, sizes=_blocks(rows, columns, bits), variant="index")

@@ -44,10 +44,7 @@ def forward_of(found: Op) -> Op | None:
 
 
 def _as_forward(call: ConcreteCall, forward: Op) -> ConcreteCall:
-    """The forward call whose gradients a call computes. Its result is the gradient that comes in.
-
-    Its first operand has the type of its gradient if the call does not read it.
-    """
+    """The forward call whose gradients a call computes. Its result is the gradient that comes in."""
     given, own, names = call.call, call.own, orders(forward.spelling)[0][: len(forward.parameters)]
     values = {name: call.values.get(name) for name in given.uses}
     pairs = zip(given.estimate.out, given.node.outputs, strict=False)
@@ -239,10 +236,7 @@ def _scatter_backward(call: ConcreteCall) -> list[Kernel]:
 
 
 def _movement_backward(call: ConcreteCall) -> list[Kernel]:
-    """Gradients of joined parts are views; padded or repeated operands need a copy.
-
-    The gradient of constant padding is a padding of negative width, which first fills its result.
-    """
+    """Gradients of joined parts are views; padded or repeated operands need a copy, after a fill for constant padding."""
     name, out = call.operator.name, call.out
     wanted = [call.operands[place] for place, _ in call.gradients if place < len(call.operands)]
     if call.operator.word in _JOINING:  # views; those of another element type are converted

@@ -20,10 +20,7 @@ _MOST_DOWN = 16  # blocks down the planes of an image, over all channels
 
 
 def pooling(call: ConcreteCall, *, is_backward: bool = False) -> list[Kernel]:
-    """One kernel; an average over all positions is a mean.
-
-    In the backward each element gathers from its windows; uneven windows add to zeros instead.
-    """
+    """One kernel, or a mean. In the backward each element gathers from its windows; uneven windows add to zeros instead."""
     x, out, name = call.operand("x"), call.out, call.operator.name
     if x is None or out is None or x.rank < 2 or not out.numel:
         return []
@@ -75,9 +72,9 @@ _AT_GRID = "grid_sample"
 _CUBIC, _CUBIC_TURNS = 2, 8
 _LEAST_CHANNELS = 4  # fewer channels have no channels-last kernel
 # Cubic: the time of another line that a warp loads and of an image of the same size, in times of an image; additions.
-_FURTHER, _SAME, _ADDS = constants("aten_2", "interpolation", "line", "same", "adds")
-_THREADS, _BLOCK, _RESIDENT = limits("aten_2", "interpolation", "threads", "block", "resident")
-_FREELY_ADDING, _MOST_ADDING = limits("aten_2", "interpolation", "freely_adding", "most_adding")
+_FURTHER, _SAME, _ADDS = constants("aten_2", "interpolation", "line same adds")
+_THREADS, _BLOCK, _RESIDENT = limits("aten_2", "interpolation", "threads block resident")
+_FREELY_ADDING, _MOST_ADDING = limits("aten_2", "interpolation", "freely_adding most_adding")
 (_RESIDENT_AT_GRID,) = limits("aten_2", "grid_sample", "resident")
 
 

@@ -238,9 +238,8 @@ def _drawn(call: ConcreteCall) -> list[Kernel]:
 
 
 _SORTING = frozenset({"sort", "argsort"})
-_SORTED_BY_WARP, _LEAST_SORTED, _SORTED_BY_BLOCK, _SORTED_ALONE, _RADIX = limits(
-    *("aten_2", "sort", "warp", "least", "block", "alone", "radix")
-)
+_SORTED_BY_WARP, _LEAST_SORTED, _SORTED_BY_BLOCK = limits("aten_2", "sort", "warp least block")
+_SORTED_ALONE, _RADIX = limits("aten_2", "sort", "alone radix")
 (_ALIGNED,) = limits("aten_2", "copy", "aligned")
 (_SECTOR,) = limits("aten_2", "strided", "sector")
 _TRANSCENDENTAL = 3  # arithmetic operations that take as long as one transcendental

@@ -39,7 +39,7 @@ OnOperand = Callable[[ConcreteCall, Tensor, Tensor], list[Kernel]]
 _PLANE = 256  # threads of a block
 REPEATING = ("reflect", "replicate")  # padding modes that repeat elements
 PLANES = "planes"  # variant: a reduction of images to channels, over pixels and images
-_SOFTMAX_THREADS, _FEW = limits("aten_2", "softmax", "threads", "few")
+_SOFTMAX_THREADS, _FEW = limits("aten_2", "softmax", "threads few")
 
 
 def on_operand(lower: OnOperand) -> Lowering:
@@ -52,12 +52,10 @@ def on_operand(lower: OnOperand) -> Lowering:
     return lowered
 
 
-def elementwise(
-    tensor: Tensor, read: int, written: int, work: int = 0, sizes: Strided | None = None
-) -> Kernel:
+def elementwise(x: Tensor, read: int, written: int, work: int = 0, sizes: Strided | None = None) -> Kernel:
     """A pointwise kernel on a tensor's element type. sizes: if it computes an address for each element."""
     variant = "" if sizes is None else "strided"
-    return Kernel("elementwise", tensor.dtype, 0, work, read, written, sizes, variant)
+    return Kernel("elementwise", x.dtype, 0, work, read, written, sizes, variant)
 
 
 def pointwise(out: Tensor, operands: Sequence[Tensor], read: int, written: int, work: int = 0) -> Kernel:
@@ -189,7 +187,7 @@ def axis_of(call: ConcreteCall, rank: int) -> int:
     return axis % rank if isinstance(axis, int) and rank and -rank <= axis < rank else rank - 1
 
 
-_SECTOR, _BLOCK = limits("aten_2", "strided", "sector", "block")
+_SECTOR, _BLOCK = limits("aten_2", "strided", "sector block")
 _BITS = 8
 
 
@@ -197,10 +195,8 @@ def strided(out: Tensor, operands: Sequence[Tensor]) -> Strided | None:
     """How a kernel that computes an address for each element walks; None if all tensors are dense with equal strides."""
     tensors = [out, *operands]
     steps = [_steps(tensor, out) for tensor in tensors]
-    order = sorted(
-        (axis for axis in range(out.rank) if out.shape[axis] > 1), key=lambda axis: (steps[0][axis], -axis)
-    )
-    axes: Any = merged(out.shape, steps, order)
+    wide = [axis for axis in range(out.rank) if out.shape[axis] > 1]
+    axes: Any = merged(out.shape, steps, sorted(wide, key=lambda axis: (steps[0][axis], -axis)))
     has_casts = len({tensor.dtype for tensor in tensors[1:] if tensor.dtype != "bool"}) > 1
     is_alike = not axes or (len(axes) == 1 and set(axes[0][1]) == {1})
     if is_alike and not has_casts:
@@ -246,8 +242,7 @@ def reflected(call: ConcreteCall, x: Tensor, out: Tensor, family: Family) -> lis
 
 _BY_ELEMENT = frozenset({"scatter", "scatter_add", "scatter_reduce"})
 _BY_ROW = frozenset({"index_add", "index_copy", "index_reduce"})
-_ROW_VARIANT, _ELEMENT_VARIANT = "index_add", "elements"
-_THREADS, _IN_TURN = limits("aten_2", "scatter", "threads", "in_turn")
+_THREADS, _IN_TURN = limits("aten_2", "scatter", "threads in_turn")
 
 
 def scatter(call: ConcreteCall) -> list[Kernel]:
@@ -299,18 +294,17 @@ def added_rows(x: Tensor, elements: int) -> Kernel:
     """Adds rows of a tensor's type with `elements` elements in total, by atomic additions."""
     size = elements * x.bits // 8
     repeated = Rows(elements, elements // max(x.numel, 1))  # additions to one element are serialised
-    return Kernel("scatter", x.dtype, 0, 0, 2 * size, size, repeated, variant=_ROW_VARIANT)
+    return Kernel("scatter", x.dtype, 0, 0, 2 * size, size, repeated, variant="index_add")
 
 
 def scattered_along(call: ConcreteCall, x: Tensor, elements: int, name: str) -> Kernel:
     """Writes or adds elements along the call's axis, each at the place of its own index."""
     if axis_of(call, x.rank) == x.rank - 1:
         return scattered(x, elements, name)
-    return replace(added_rows(x, elements), variant=_ELEMENT_VARIANT)
+    return replace(added_rows(x, elements), variant="elements")
 
 
 _ON_A_COPY = ("all_reduce", "broadcast")  # they work in place, on a copy of the operand
-_WAIT = "wait_tensor"
 _TAKEN_BACK = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}
 ONE_TO_ONE = frozenset({"send", "receive", "send_and_receive"})
 
@@ -326,7 +320,7 @@ def collective(call: ConcreteCall, *, is_backward: bool = False) -> list[Kernel]
     if is_backward:
         tensors, cost, name = call.results, call.backward_cost, _TAKEN_BACK.get(name, name)
         estimate = estimate if call.gradient is None else call.gradient.estimate
-    if name == _WAIT or not tensors:
+    if name == "wait_tensor" or not tensors:
         return []
     sent = cost.written_bytes if name == "receive" else cost.link_bytes
     variant = "all_to_all" if name in ONE_TO_ONE else name

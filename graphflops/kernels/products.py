@@ -1,11 +1,9 @@
 """Matrix products, each one kernel of the BLAS library after copies of operands that no kernel can read; recurrent layers.
 
-One kernel stands for an entire LSTM, GRU or RNN; a cell is two products and a pointwise kernel.
-
-cuDNN keeps a reserve that gradients read: gates and states of each layer, the input of each layer after the first, and with
-half precision a copy of all weights. Its workspace has the products of the gates, another copy of the weights, and 8 MiB for
-each layer and direction; batch-first sequences are copied. From 180 measurements of LSTMs on an H200 with PyTorch 2.11, and
-from programs with a GRU.
+One kernel stands for an entire LSTM, GRU or RNN; a cell is two products and a pointwise kernel. cuDNN keeps a reserve that
+gradients read: gates and states of each layer, the input of each layer after the first, and a copy of bfloat16 weights. Its
+workspace has the products of the gates, another copy of the weights, and 8 MiB for each layer and direction; batch-first
+sequences are copied. From 180 measurements of LSTMs on an H200 with PyTorch 2.11, and from programs with a GRU.
 """
 
 from __future__ import annotations
@@ -33,11 +31,10 @@ from graphflops.kernels.kernel import (
 )
 from graphflops.kernels.moved import copied, copy, elementwise, on_operand, pointwise, reduction
 from graphflops.passes.program import PricedCall
-from graphflops.tensor import BFLOAT16, TensorType
+from graphflops.tensor import BFLOAT16
 
-_FEW_ROWS, _TILE, _FEW_TILES, _DEEP, _RESULTS, _MOST_RESULTS = limits(
-    *("aten_2", "biased", "few_rows", "tile", "few_tiles", "deep", "results", "most_results")
-)
+_FEW_ROWS, _TILE, _FEW_TILES = limits("aten_2", "biased", "few_rows tile few_tiles")
+_DEEP, _RESULTS, _MOST_RESULTS = limits("aten_2", "biased", "deep results most_results")
 
 
 class Problem(Record, frozen=True):
@@ -190,15 +187,14 @@ def problem_of(call: ConcreteCall) -> Problem | None:
 
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 _LAYERS, _TRAIN, _BIDIRECTIONAL, _BATCH_FIRST = "#4", "#6", "#7", "#8"  # arguments by place
-_CELLS = ("rnn", "gru", "lstm")
-_LAYER_BYTES, _BOTH, _OF_GRADIENTS = limits("cudnn_9", "recurrent", "layer", "both", "gradients")
-_RESIDENT_FORWARD, _RESIDENT_BACKWARD, _UNITS, _OF_GATE = limits(
-    *("cudnn_9", "resident", "forward", "backward", "units", "gate")
-)
+_CELLS = "rnn gru lstm"
+_LAYER_BYTES, _BOTH, _OF_GRADIENTS = limits("cudnn_9", "recurrent", "layer both gradients")
+_RESIDENT_FORWARD, _RESIDENT_BACKWARD = limits("cudnn_9", "resident", "forward backward")
+_UNITS, _OF_GATE = limits("cudnn_9", "resident", "units gate")
 RESIDENT_TYPES = frozenset({"float32", "float16"})
 # By cell: tensors of all steps that a layer reserves; tensors that on-chip weights add to the workspace of gradients.
-_RESERVED = dict(zip(_CELLS, limits("cudnn_9", "reserve", *_CELLS), strict=True))
-_ON_CHIP = dict(zip(_CELLS, limits("cudnn_9", "resident", *_CELLS), strict=True))
+_RESERVED = dict(zip(_CELLS.split(), limits("cudnn_9", "reserve", _CELLS), strict=True))
+_ON_CHIP = dict(zip(_CELLS.split(), limits("cudnn_9", "resident", _CELLS), strict=True))
 
 
 @on_operand
@@ -311,14 +307,13 @@ class Recurrent(Record, frozen=True):
         out = tensor_type(call.node.outputs[0], values)
         if out is None or out.rank != SEQUENCE_RANK:
             return None
-        arguments, tensors = call.node.arguments(), [values[each] for each in call.tensors(values)]
+        arguments, read = call.node.arguments(), [tensor_type(each, values) for each in call.uses]
         layers, directions = arguments.get(_LAYERS), 2 if arguments.get(_BIDIRECTIONAL) is True else 1
         if not isinstance(layers, int):
             return None
         is_batch_first, states = arguments.get(_BATCH_FIRST) is True, 2 if name == "lstm" else 1
-        x, weights = tensors[0], tensors[1 + states :]
-        copied = total(weight.like().nbytes for weight in weights if isinstance(weight, TensorType))
-        given = x.like().nbytes if isinstance(x, TensorType) else 0
+        x, *others = [each for each in read if each is not None]
+        copied, given = total(weight.like().nbytes for weight in others[states:]), x.like().nbytes
         is_copied, is_training = out.dtype == BFLOAT16, arguments.get(_TRAIN) is True
         unit, hidden = ceil_div(out.nbytes, directions), known(ceil_div(out.shape[-1], directions))
         sizes = Recurrence(1, 1, 1, hidden, _GATES[name], layers, directions)
@@ -328,7 +323,7 @@ class Recurrent(Record, frozen=True):
             for phase in ("forward", "backward")
         )
         transposed = out.like().nbytes if is_batch_first else 0
-        unwanted = given if isinstance(x, TensorType) and not x.requires_grad else 0
+        unwanted = 0 if x.requires_grad else given
         of_all = unit * directions
         reserve = reserve_bytes(name, of_all, layers, copied, is_copied=is_copied, is_training=is_training)
         return Recurrent(reserve, forward, backward + unwanted + dim_max(0, transposed - copied))

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from graphflops.dims import Dim
 from graphflops.execution.strides import HasStrides, row_major
 from graphflops.graph import Ref
-from graphflops.kernels.beside import largest_power
+from graphflops.kernels.beside import OF_GROUPS, largest_power
 from graphflops.kernels.call import ConcreteCall, Sizes, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import FLOAT_BYTES, HALF, Family, Kernel, Rows, Strided
@@ -19,10 +19,8 @@ from graphflops.kernels.moved import along, copied, elementwise, fill, is_last, 
 from graphflops.passes.program import PricedCall, PricedProgram
 from graphflops.tensor import DTYPES, TensorType
 
-_MANY_ROWS, _FEW_COLUMNS, _ROWS_OF_A_PART, _VECTOR = limits(
-    *("aten_2", "layer_norm", "many_rows", "few_columns", "rows_of_a_part", "vector")
-)
-_OF_GROUPS = ("group_norm", "native_group_norm")
+_MANY_ROWS, _FEW_COLUMNS = limits("aten_2", "layer_norm", "many_rows few_columns")
+_ROWS_OF_A_PART, _VECTOR = limits("aten_2", "layer_norm", "rows_of_a_part vector")
 
 
 def norm(call: ConcreteCall) -> list[Kernel]:
@@ -30,7 +28,7 @@ def norm(call: ConcreteCall) -> list[Kernel]:
     if (x := call.operand("x")) is None:
         return []
     name, in_order = call.operator.name, copied(call)
-    if name in _OF_GROUPS:
+    if name in OF_GROUPS:
         factors = [] if _is_of_vectors(x) else [elementwise(x, 0, 0)]
         moments = _moments(call, x, x.full_bytes)
         return [*in_order, moments, *factors, _with_factors(x, x.full_bytes, 2, 2)]
@@ -63,7 +61,7 @@ def norm_backward(call: ConcreteCall) -> list[Kernel]:
         return []
     if (name := call.operator.name) == "batch_norm":
         return batch_norm_backward(call, _as_read(call, x))
-    if name in _OF_GROUPS:
+    if name in OF_GROUPS:
         # Sums over the pixels of each channel, factors from the sums, their use; the weight's gradient is from the sums.
         channels, small = prod(x.shape[:2]), elementwise(x, 0, 0)
         if _is_of_vectors(x):  # factors in one kernel; one block for every 32 channels loops over all vectors
@@ -134,9 +132,8 @@ def rows_of(call: ConcreteCall, x: Tensor) -> Rows:
 
 # Batch norms as PyTorch and cuDNN compute them (Normalization.cuh of ATen)
 
-_ON_CHIP, _ON_CHIP_HALF, _BLOCKS, *_TURNS = limits(
-    "cudnn_9", "batch_norm", "on_chip", "on_chip_half", "blocks", "fewest_turns", "most_turns"
-)
+_ON_CHIP, _ON_CHIP_HALF = limits("cudnn_9", "batch_norm", "on_chip on_chip_half")
+_BLOCKS, *_TURNS = limits("cudnn_9", "batch_norm", "blocks fewest_turns most_turns")
 _WARP = 32  # pixels
 (_LONE,) = limits("aten_2", "group_norm", "lone")
 _SHARED = 2  # images per block
@@ -243,7 +240,7 @@ def _applied(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     return [*factors, _of(call, x, read, written, rows, "batch_norm")]
 
 
-_LABELS, _FEWEST, _MOST, _IMAGE_BLOCKS = limits("aten_2", "nll_loss", "labels", "fewest", "most", "blocks")
+_LABELS, _FEWEST, _MOST, _IMAGE_BLOCKS = limits("aten_2", "nll_loss", "labels fewest most blocks")
 _OF_CLASSES = frozenset({"nll_loss", "cross_entropy_loss"})
 _SMOOTHING = "#5"  # the argument at that place
 

@@ -120,9 +120,7 @@ def seconds(kind: Kind, nbytes: int, group: int, network: Network, *, within: in
     return of_sent(kind, link_bytes(kind, nbytes, group), group, network, within=within)
 
 
-def of_sent(
-    kind: Kind, nbytes: float, group: int, network: Network, *, within: int | None = None
-) -> Transfer:
+def of_sent(kind: Kind, nbytes: float, group: int, network: Network, *, within: int | None) -> Transfer:
     """The same by the bytes that each device sends."""
     if group < 2:
         return Transfer(0.0, 0.0, 0.0)
@@ -145,6 +143,12 @@ def of_sent(
         return _within(modelled, spread, is_guess=bool(device.rates_of) or group > 2)
     corrected = interpolated(points, (model.message, group))
     return _within(modelled * corrected.factor, exp(NINE_OF_TEN * corrected.deviation))
+
+
+def of_exchange(variant: str, sizes: Exchange, network: Network) -> Transfer:
+    """The same for a kernel of this variant and sizes."""
+    within = network.within(sizes.stride)
+    return of_sent(kind_of(variant), sizes.sent_bytes, sizes.devices, network, within=within)
 
 
 def _within(found: float, spread: float, *, is_guess: bool = False) -> Transfer:
@@ -232,16 +236,9 @@ class _Model(NamedTuple):
 
 def described(kernels: Iterable[Kernel], network: Network) -> str:
     """The network, and the groups whose times are guesses; "" if no kernel is a collective."""
-    groups: set[int] = set()
-    guessed: set[int] = set()
-    for kernel in kernels:
-        if isinstance(kernel.sizes, Exchange):
-            sizes, group = kernel.sizes, kernel.sizes.devices
-            groups.add(group)
-            within = network.within(sizes.stride)
-            if of_sent(kind_of(kernel.variant), sizes.sent_bytes, group, network, within=within).is_guess:
-                guessed.add(group)
-    if not groups:
+    sizes = [(kernel.variant, kernel.sizes) for kernel in kernels if isinstance(kernel.sizes, Exchange)]
+    if not sizes:
         return ""
+    guessed = {each.devices for variant, each in sizes if of_exchange(variant, each, network).is_guess}
     among = f"; times among {', '.join(map(str, sorted(guessed)))} devices are a guess" if guessed else ""
     return f"{network}{among}"

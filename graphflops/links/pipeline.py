@@ -162,8 +162,6 @@ def _order(schedule: Schedule, device: int, devices: int, chunks: int, microbatc
 
 def _step(work: Work, place: int, device: int, devices: int, chunks: int) -> Step:
     """The step at a place in the order of forwards or backwards: `devices` microbatches of one chunk, then of the next."""
-    if chunks == 1:
-        return Step(work, device, place)
     turn, rest = divmod(place, devices * chunks)
     chunk, within = divmod(rest, devices)
     chunk = chunk if work == "F" else chunks - 1 - chunk

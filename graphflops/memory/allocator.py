@@ -1,24 +1,22 @@
 """Simulates PyTorch's CUDA caching allocator, and replays a timeline of memory on it: what the device then reserves.
 
-The rules are those of c10/cuda/CUDACachingAllocator.cpp with default settings. Requests are rounded up to 512 bytes and
-served by the smallest free block that is large enough (among equals that of the lowest address). The small pool serves up
-to 1 MiB from segments of 2 MiB, the large pool more from segments of 20 MiB; from 10 MiB on, a request gets a segment of
-its own, rounded up to 2 MiB. The rest of a block is split off (in the large pool only if it is more than 1 MiB); freed
-blocks are merged with free neighbours in their segment. If the device has no memory left, unused segments are returned and
-the request is tried again. With expandable segments, a pool is one range of addresses that grows by whole pages.
+The rules are those of c10/cuda/CUDACachingAllocator.cpp with default settings. The smallest free block that is large enough
+serves a request (among equals that of the lowest address); what it has more is split off, and freed blocks are merged with
+free neighbours in their segment. If the device has no memory left, unused segments are returned and the request is tried
+again. With expandable segments, a pool is one range of addresses that grows by whole pages.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import accumulate
 
 from msgspec import Struct
 
 from graphflops.base.record import Record
 from graphflops.dims import Expr
-from graphflops.report import Timeline
+from graphflops.report import Held, Timeline
 from graphflops.tensor import grouped
 
 MIB = 2**20
@@ -73,17 +71,13 @@ class Pool(Struct, eq=False):
 
 
 class Allocator:
-    """The allocator of one device. limit: bytes that the device has; None for no limit.
-
-    place: the address of a new segment by its size, if a recorded run shows it; by default segments follow one another.
-    """
+    """The allocator of one device. limit: bytes that the device has; None for no limit."""
 
     least = _SMALL + _UNIT  # bytes that are split off a large block
 
-    def __init__(self, limit: int | None = None, place: Callable[[int], int] | None = None) -> None:
+    def __init__(self, limit: int | None = None) -> None:
         self.limit = limit
-        self.place = place or self._after
-        self.top = _SMALL_SEGMENT
+        self.top = _SMALL_SEGMENT  # the address of the next segment
         self.pools: dict[tuple[bool, int], Pool] = {}
         self.allocated = self.reserved = 0  # bytes, as in `torch.cuda.memory_stats()`
         self.peak_allocated = self.peak_reserved = 0
@@ -143,7 +137,7 @@ class Allocator:
         taken = _LARGE_SEGMENT if size < _OWN_SEGMENT else -(-size // _ROUNDED) * _ROUNDED
         taken = _SMALL_SEGMENT if pool.is_small else taken
         self._reserve(taken)
-        address = self.place(taken)
+        address = self._place(taken)
         self.segments[address] = taken
         return Block(address, taken, pool)
 
@@ -153,7 +147,7 @@ class Allocator:
         self.reserved += size
         self.peak_reserved = max(self.peak_reserved, self.reserved)
 
-    def _after(self, size: int) -> int:
+    def _place(self, size: int) -> int:
         address = self.top
         self.top += -(-size // _SMALL_SEGMENT) * _SMALL_SEGMENT
         return address
@@ -169,23 +163,16 @@ class Allocator:
 
     def _merged(self, block: Block) -> Block:
         """The block merged with its free neighbours, which leave the pool."""
-        before = block.previous
-        if before is not None and not before.is_used and before.is_mapped == block.is_mapped:
-            block.pool.remove(before)
-            block = _joined(before, block)
-        after = block.next
-        if after is not None and not after.is_used and after.is_mapped == block.is_mapped:
-            block.pool.remove(after)
-            block = _joined(block, after)
+        for neighbour in (block.previous, block.next):
+            if neighbour is None or neighbour.is_used or neighbour.is_mapped != block.is_mapped:
+                continue
+            block.pool.remove(neighbour)
+            block, second = (neighbour, block) if neighbour is block.previous else (block, neighbour)
+            block.size += second.size
+            block.next = second.next
+            if block.next is not None:
+                block.next.previous = block
         return block
-
-
-def _joined(first: Block, second: Block) -> Block:
-    first.size += second.size
-    first.next = second.next
-    if second.next is not None:
-        second.next.previous = first
-    return first
 
 
 class ExpandableAllocator(Allocator):
@@ -215,7 +202,7 @@ class ExpandableAllocator(Allocator):
                 break
         else:
             room = max(_RANGE, -(-size // pool.page) * pool.page)
-            block = Block(-(-self.place(room) // pool.page) * pool.page, room, pool, is_mapped=False)
+            block = Block(-(-self._place(room) // pool.page) * pool.page, room, pool, is_mapped=False)
             pool.add(block)
         if not block.is_mapped:
             block = self._map(block, min(block.size, size))
@@ -298,26 +285,16 @@ class Moment(Record, frozen=True):
 def moments(timeline: Timeline, sizes: Sequence[int]) -> list[Moment]:
     """What a run allocates and frees at each moment; what outlives the run is freed at its end. sizes: by entry."""
     found = [Moment([], [], []) for _ in timeline.rows]
-    buffers: list[tuple[int, int]] = []
-    longer: list[tuple[int, int]] = []
-    for entry, (_, kind, first, last, _) in enumerate(timeline.held):
-        if not sizes[entry] or kind in BEFORE:
-            continue
-        if kind in _KEPT:
-            found[-1 if kind == "optimizer" else first].kept.append(entry)
-            continue
-        if first == last:
-            found[last].freed.append(entry)
-        else:
-            longer.append((last, entry))
-        if kind in _BUFFERS:
-            buffers.append((first, entry))
-        else:
-            found[first].taken.append(entry)
-    for first, entry in buffers:
-        found[first].taken.append(entry)
-    for last, entry in longer:
-        found[last].freed.append(entry)
+    brief: list[tuple[int, Held]] = []
+    for entry, held in enumerate(timeline.held):
+        if sizes[entry] and held.kind in _KEPT:
+            found[-1 if held.kind == "optimizer" else held.first].kept.append(entry)
+        elif sizes[entry] and held.kind not in BEFORE:
+            brief.append((entry, held))
+    for entry, held in sorted(brief, key=lambda pair: pair[1].kind in _BUFFERS):
+        found[held.first].taken.append(entry)
+    for entry, held in sorted(brief, key=lambda pair: pair[1].first < pair[1].last):
+        found[held.last].freed.append(entry)
     return found
 
 

@@ -24,7 +24,7 @@ from graphflops.memory.on_gpu import Eager, OnGpu
 from graphflops.passes.memory import Measured, Peaks, Seeds, memory_use
 from graphflops.passes.meter import Meter
 from graphflops.passes.program import CallByCall, MemoryUse, PricedGraph, PricedProgram
-from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType, grouped
 
 _AGAIN = " again"  # appended to the name of a tensor that the backward recomputes
 
@@ -38,8 +38,6 @@ def compiled_memory_use(program: PricedProgram, plans: Plans) -> MemoryUse:
 
 
 class _CompiledPeaks(Peaks):
-    """Measures the graphs of a compiled program."""
-
     def __init__(self, plans: Plans, *rest: Any) -> None:
         super().__init__(*rest)
         self.plans = plans
@@ -90,16 +88,12 @@ class _Run:
         order = self.with_wholes(graph)
         buffers = self.buffers(order, graph)
         instead = reused([buffer for buffer in buffers if buffer.size], graph.live)
-        final: dict[str, int] = {}
-        for buffer in buffers:
-            owner = instead.get(buffer.name, buffer.name)
-            final[owner] = max(final.get(owner, 0), buffer.last)
+        lasts = grouped((instead.get(buffer.name, buffer.name), buffer.last) for buffer in buffers)
+        final = {owner: max(each) for owner, each in lasts.items()}
         key = {name: name + mark for name in final}
         key.update((name, self.memory.get(name, name)) for name in graph.given)
         self.memory.update((name, key.get(instead.get(name, name), name)) for name in graph.outputs)
-        ends: dict[int, list[str]] = {}
-        for owner, place in final.items():
-            ends.setdefault(place, []).append(key[owner])
+        ends = grouped((place, key[owner]) for owner, place in final.items())
         for place, kernel in enumerate(order, 1):
             self.meter.row = kernel.last.row
             for name in kernel.outputs:
@@ -111,10 +105,7 @@ class _Run:
 
     def with_wholes(self, graph: CompiledGraph) -> Sequence[Kernel]:
         """The kernels, where the first kernel that writes a part of a tensor makes the whole tensor."""
-        whole = graph.lies_in
-        if not whole:
-            return graph.kernels
-        found: list[Kernel] = []
+        whole, found = graph.lies_in, list[Kernel]()
         made: set[str] = set()
         for kernel in graph.kernels:
             outputs = dict.fromkeys(whole.get(name, name) for name in kernel.outputs)
@@ -172,9 +163,8 @@ class _Run:
                 ends = [read for read in self.overwritten(kernel, name) if last.get(read) == place]
                 over = tuple(read for read in ends if read not in kept)
                 is_fresh = isinstance(kernel.last, Extern) and kernel.last.into == "own"
-                buffers.append(
-                    Buffer(name, size(name), place, last.get(name, place), over, is_fresh=is_fresh)
-                )
+                ends_at = last.get(name, place)
+                buffers.append(Buffer(name, size(name), place, ends_at, over, is_fresh=is_fresh))
         return buffers
 
 

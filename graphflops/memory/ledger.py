@@ -21,6 +21,7 @@ from graphflops.memory.allocator import OPTIMIZER, Allocator, replay
 from graphflops.passes.optimizer import Buffer, Parameter, known_bytes, trained, update
 from graphflops.passes.program import MemoryUse, PricedProgram
 from graphflops.report import ENTRIES, LASTING, Execution, Held, MemoryPhase, PhaseMemory, Row, Timeline
+from graphflops.tensor import grouped
 
 Values = Mapping[str, int]  # of sizes, by symbol
 _CUBLAS = "cuBLAS"
@@ -64,11 +65,9 @@ def at_sizes(entry: PhaseMemory, values: Values, allocator: Allocator, rows: Seq
     sizes = evaluated(timeline, values)
     moment = peak_moment(timeline, values, sizes)
     row = timeline.rows[moment]
-    parts: dict[str, list[Dim]] = {name: [] for name in ENTRIES.values()}
-    for held in timeline.held:
-        if is_alive(held, moment):
-            parts[ENTRIES[held.kind]].append(held.bytes)
-    sums: dict[str, Any] = {name: total(found) for name, found in parts.items()}
+    alive = [held for held in timeline.held if is_alive(held, moment)]
+    parts = grouped((ENTRIES[held.kind], held.bytes) for held in alive)
+    sums: dict[str, Any] = {name: total(parts.get(name, ())) for name in ENTRIES.values()}
     requested_peak = dim_max(entry.requested_peak, total(sums.values()))  # formulas omit some moments
     if entry.workspaces is None:
         del sums["workspaces"]

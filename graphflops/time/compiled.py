@@ -22,7 +22,7 @@ from graphflops.kernels.convolution import up
 from graphflops.kernels.kernel import FLOAT_BYTES, SINGLE, Convolution, Kernel, Product, Rows
 from graphflops.kernels.lower import inside_operator
 from graphflops.kernels.rowwise import loss_kernels
-from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
+from graphflops.passes.program import PricedCall, PricedGraph
 from graphflops.rules.resample import BILINEAR, taps_of
 from graphflops.time.exchanges import Exchanges, Launches, awaited_later
 from graphflops.time.launches import Launcher
@@ -35,15 +35,17 @@ _WRITTEN = ("elementwise", "reduction", "softmax")
 class CompiledLauncher(Launcher):
     """Lowers the calls of a program as torch.compile runs them."""
 
-    def __init__(self, program: PricedProgram, values: Mapping[str, int], plans: Plans, costs: Costs) -> None:
-        super().__init__(program, values, plans, costs)
-        self.plans = plans
+    runs: Plans
+
+    @property
+    def phase(self) -> str:
+        return "training" if self.records else "inference"
 
     def forward(self, *, records: bool) -> list[Launches]:
         """The launches of the forward, after the guards are checked."""
         self.records = records
         host = self.costs["compiled.guards"] + records * self.costs["compiled.autograd"] / 2
-        return [Launches(-1, (), host), *self._launches(self.program.main, 0, 1, records, is_backward=False)]
+        return [Launches(-1, (), host), *self._launches(self.program.main, 0, 1, is_backward=False)]
 
     def backward(self) -> list[Launches]:
         """The launches of the gradients, which are a graph of their own."""
@@ -51,22 +53,21 @@ class CompiledLauncher(Launcher):
         loss = loss_kernels(self.program, self.sizes, stores_gradients=True)
         return [
             Launches(-1, loss, self.costs["compiled.autograd"] / 2),
-            *self._launches(self.program.main, 0, 1, True, is_backward=True),
+            *self._launches(self.program.main, 0, 1, is_backward=True),
             Launches(-1, (), self.costs["compiled.parameter"] * len(self.parameters)),
         ]
 
     def _launches(
-        self, graph: PricedGraph, first: int, times: int, records: bool, *, is_backward: bool
+        self, graph: PricedGraph, first: int, times: int, *, is_backward: bool
     ) -> Iterator[Launches]:
         try:
-            plan = self.plans.plan(graph, training=records)
+            plan = self.runs.plan(graph, training=self.records)
         except DimError:  # the sizes exceed what `Dim` can count
             yield Launches(first, None, 0.0, times)
             return
         part = plan.backward if is_backward else plan.forward
         assert part is not None
-        phase = "training" if records else "inference"
-        cost = self.costs[f"compiled.{phase}.fused"]
+        cost = self.costs[f"compiled.{self.phase}.fused"]
         written = Written(plan, self.sizes)
         seen: set[tuple[str, bool]] = set()
         exchanges = Exchanges()
@@ -85,7 +86,7 @@ class CompiledLauncher(Launcher):
             if (op.node, op.is_gradient) not in seen:  # all kernels of a call run together
                 seen.add((op.node, op.is_gradient))
                 call = written.calls[op.node]
-                for launch in self._of_library(call, op, graph, plan, row, times, phase):
+                for launch in self._of_library(call, op, graph, plan, row, times):
                     if op.node in late and launch.kernels:
                         yield from exchanges.started(launch, op.outputs, call.node.group)
                     else:
@@ -93,7 +94,7 @@ class CompiledLauncher(Launcher):
         yield from exchanges.ends(exchanges.pending)
 
     def _of_library(
-        self, call: PricedCall, op: Extern, graph: PricedGraph, plan: Plan, row: int, times: int, phase: str
+        self, call: PricedCall, op: Extern, graph: PricedGraph, plan: Plan, row: int, times: int
     ) -> Iterator[Launches]:
         """The launches of a library call, and of the graphs that run inside it."""
         if call.estimate.unknown:
@@ -106,10 +107,10 @@ class CompiledLauncher(Launcher):
             yield Launches(row, tuple(inside), len(inside) * self.costs["forward.inside"], times)
         elif not call.estimate.regions:
             kernels = self._own(call, op, plan)
-            host = _host_seconds(self.costs, phase, kernels or (), is_gradient=op.is_gradient)
+            host = _host_seconds(self.costs, self.phase, kernels or (), is_gradient=op.is_gradient)
             yield Launches(row, kernels, host, times)
         for inner, start, turns in self._nested(call, row, times):
-            yield from self._launches(inner, start, turns, phase == "training", is_backward=op.is_gradient)
+            yield from self._launches(inner, start, turns, is_backward=op.is_gradient)
 
     def _own(self, call: PricedCall, op: Extern, plan: Plan) -> tuple[Kernel, ...] | None:
         """The kernels of a call that inductor does not generate."""
@@ -185,7 +186,7 @@ def _image_kernels(kernel: Kernel) -> list[Kernel]:
     return [own, Kernel("copy", kernel.dtype, 0, 0, nbytes, nbytes, variant="strided")]
 
 
-_PERSISTENT, _ALIGNED_ROW = limits("inductor_2", "reduction", "persistent", "aligned")
+_PERSISTENT, _ALIGNED_ROW = limits("inductor_2", "reduction", "persistent aligned")
 # Times of parts of a kernel, and of additions to memory, in loads of an element each.
 _TIME, _ADDED = all_constants("inductor_2", "written"), all_constants("inductor_2", "added")
 _ADDED_IN_HALF = all_constants("inductor_2", "added_in_half")

@@ -1,7 +1,8 @@
 """What calls launch, and where a program waits for the collectives that it has started.
 
-PyTorch's `fully_shard` runs collectives, and the copies around them, in streams of its own. It gathers a module's parameters
-while the GPU still computes the module before it, and sums gradients while the backward continues.
+The stream of other kernels waits when a result is first read, unless a view reads it. An export records the wait right after
+the call; if a wait is further down, the user wrote it, and the program waits there. PyTorch's `fully_shard` gathers a
+module's parameters while the GPU still computes the module before it, and sums gradients while the backward continues.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,9 +43,7 @@ class Exchanges(Struct):
     copied_for: str = ""  # the collective of `fully_shard` whose operand was just copied
     sums: int = 0  # the ticket of one that sums gradients, while later calls run in its stream
 
-    def started(
-        self, launch: Launches, outputs: Iterable[str | None], stream: str = ""
-    ) -> Iterator[Launches]:
+    def started(self, launch: Launches, made: Iterable[str | None], stream: str = "") -> Iterator[Launches]:
         """The launches of a collective: its copies, like any kernels, then its start; nothing waits for it yet."""
         kernels = launch.kernels or ()
         self.tickets += 1
@@ -56,7 +55,7 @@ class Exchanges(Struct):
         start = Launches(row, kernels[-1:], after, times, waits, "start", self.tickets, is_ahead, stream)
         yield replace(launch, kernels=kernels[:-1], host_seconds=launch.host_seconds - after)
         yield start
-        names = [name for name in outputs if name is not None]
+        names = [name for name in made if name is not None]
         self.pending.update(dict.fromkeys(names, start))
         self.fresh = set(names)
 
@@ -69,9 +68,8 @@ class Exchanges(Struct):
         if operator.copies_for:
             self.copied_for = operator.copies_for
             if operator.copies_for == "reduce_scatter":  # only one at a time: each keeps gradients alive
-                for name, start in [*self.pending.items()]:
-                    if start.kernels and start.kernels[-1].variant == "reduce_scatter":
-                        yield from self.ends([name])
+                started = [(name, start.kernels) for name, start in self.pending.items() if start.kernels]
+                yield from self.ends(x for x, made in started if made[-1].variant == operator.copies_for)
         read = [name for name in call.uses if name in self.pending]
         if is_gradient and (not read or {self.pending[name].ticket for name in read} != {self.sums}):
             self.sums = 0

@@ -74,7 +74,7 @@ class Launcher:
         self.records = records
         stacks = [call.node.module_stack for call in self.program.main.calls]
         start = Launches(-1, (), schedule.start_seconds(self.costs, stacks))
-        return [start, *self._forward(self.program.main, 0, 1, records)]
+        return [start, *self._forward(self.program.main, 0, 1)]
 
     def backward(self) -> list[Launches]:
         """The launches of the gradients, last call first, with sums of the gradients of values that several calls use."""
@@ -82,17 +82,17 @@ class Launcher:
         loss = loss_kernels(self.program, self.sizes, stores_gradients=False)
         return [Launches(-1, loss, self.costs["backward.start"]), *self._backward(self.program.main, 0, 1)]
 
-    def _forward(self, graph: PricedGraph, first: int, times: int, records: bool) -> Iterator[Launches]:
-        key = (graph, records)
+    def _forward(self, graph: PricedGraph, first: int, times: int) -> Iterator[Launches]:
+        key = (graph, self.records)
         if key not in self.sites:
-            self.sites[key] = self._sites(graph, self.runs.of(graph, records=records).calls, records)
-        yield from self._run(graph, self.sites[key], first, times, records)
+            self.sites[key] = self._sites(graph, self.runs.of(graph, records=self.records).calls)
+        yield from self._run(graph, self.sites[key], first, times)
 
-    def _sites(self, graph: PricedGraph, calls: Sequence[PricedCall], records: bool) -> _Sites:
-        """The sites of calls in the forward. records: whether a backward follows."""
-        run = around = self.runs.of(graph, records=records)
+    def _sites(self, graph: PricedGraph, calls: Sequence[PricedCall]) -> _Sites:
+        """The sites of calls in the forward."""
+        run = around = self.runs.of(graph, records=self.records)
         inside = frozenset[str]()  # calls that one operator of torch.nn replaces if nothing wants a gradient
-        if not records and (fast := self.runs.of(graph, has_fast_paths=True)) is not run:
+        if not self.records and (fast := self.runs.of(graph, has_fast_paths=True)) is not run:
             left = {call.node.name for call in fast.calls}
             inside = frozenset(call.node.name for call in run.calls if call.node.name not in left)
             around = fast
@@ -116,16 +116,14 @@ class Launcher:
             moved = host_copy(call, away, step.aside) if away else None
             is_on_host |= moved is None and bool(away) and call.node.is_in(away)
             where = (name in inside, name in late, is_on_host, moved, graph.graph.step is not None)
-            key = (layouts, records, name if form is None else form, entering, composite, *where)
+            key = (layouts, self.records, name if form is None else form, entering, composite, *where)
             site = self.kinds.get(key)
             if site is None:
                 site = self.kinds[key] = _Site(call, layouts, entering, outer, *where)
             sites.append((call, site))
         return sites
 
-    def _run(
-        self, graph: PricedGraph, sites: _Sites, first: int, times: int, records: bool
-    ) -> Iterator[Launches]:
+    def _run(self, graph: PricedGraph, sites: _Sites, first: int, times: int) -> Iterator[Launches]:
         exchanges, step = Exchanges(), graph.graph.step
         is_followed = graph.graph.has_exchanges
         for call, site in sites:
@@ -135,7 +133,7 @@ class Launcher:
                 continue
             called = self.called.get(site)
             if called is None:
-                called = self.called[site] = self._called(site, records)
+                called = self.called[site] = self._called(site)
             kernels = called.kernels
             if step is not None and call.row and step.phases[call.row] != step.phases[call.row - 1]:
                 start = schedule.phase_seconds(self.costs, step.phases[call.row], len(self.parameters))
@@ -153,10 +151,10 @@ class Launcher:
                 yield launch
             if call.estimate.regions:
                 for inner, place, turns in self._nested(call, row, times):
-                    yield from self._forward(inner, place, turns, records)
+                    yield from self._forward(inner, place, turns)
         yield from exchanges.ends(exchanges.pending)
 
-    def _called(self, site: _Site, records: bool) -> Launches:
+    def _called(self, site: _Site) -> Launches:
         """What equal calls launch in the forward, without the dispatches around a recorded call."""
         call, layouts = site.call, site.layouts
         operator = call.node.operator
@@ -167,7 +165,7 @@ class Launcher:
             kernels = None if kernels and is_long else ()
         if site.moved is not None:
             kernels = (site.moved.kernel(layouts.typed(call.uses[0])),)
-        if records and kernels and saved_input_bytes(call, layouts.values) != 0:
+        if self.records and kernels and saved_input_bytes(call, layouts.values) != 0:
             written = self.sizes.tensor(layouts.typed(call.uses[0]))
             kernels = (copy(written), *kernels)  # the copy is saved for backward
         host = self._host_inside(call, site.outer, "forward", kernels)
@@ -175,7 +173,7 @@ class Launcher:
             if site.is_recorded:
                 host = schedule.recorded_seconds(self.costs, operator, kernels or (), len(operands))
             else:
-                kept = records and call.gradient is not None
+                kept = self.records and call.gradient is not None
                 host = schedule.forward_seconds(self.costs, operator, kernels or (), records=kept)
             if not any(isinstance(value, TensorType) for value in (*operands, *call.estimate.out)):
                 host = 0.0  # Python's arithmetic
@@ -218,8 +216,8 @@ class Launcher:
             call = calls[index]
             row = first + call.row
             if index in again:
-                sites = self._sites(graph, calls[again[index].first : again[index].end], True)
-                yield from self._run(graph, sites, first, times, True)
+                sites = self._sites(graph, calls[again[index].first : again[index].end])
+                yield from self._run(graph, sites, first, times)
             for inner, place, turns in reversed(list(self._nested(call, row, times))):
                 yield from self._backward(inner, place, turns)
             if call.gradient is None:
@@ -306,11 +304,9 @@ class Launcher:
         kernel = self._attention_kernel(call, layouts)
         strides = layouts.known
         if is_turned:
-            shapes = {name: layouts.typed(name).shape for name in call.tensors(layouts.values)}
-            last = channels_last(IMAGE_RANK)
-            strides = {
-                name: row_major(shape, last) for name, shape in shapes.items() if len(shape) == IMAGE_RANK
-            }
+            typed = {name: layouts.typed(name) for name in call.tensors(layouts.values)}
+            images = {name: x.shape for name, x in typed.items() if x.rank == IMAGE_RANK}
+            strides = {name: row_major(shape, channels_last(IMAGE_RANK)) for name, shape in images.items()}
         concrete = ConcreteCall(call, layouts.values, strides, self.sizes, is_copy, kernel)
         lower = backward_kernels if is_backward else call_kernels
         kernels: tuple[Kernel, ...] | None = None

@@ -9,7 +9,7 @@ from graphflops.kernels.foreach import MOST_ELEMENTS, Pass, together
 from graphflops.kernels.kernel import Kernel
 from graphflops.passes.optimizer import trained
 from graphflops.passes.program import PricedProgram
-from graphflops.tensor import FLOAT32, DType
+from graphflops.tensor import FLOAT32, DType, grouped
 from graphflops.time.exchanges import Launches
 from graphflops.time.schedule import Costs
 
@@ -45,10 +45,8 @@ def optimizer_launches(program: PricedProgram, sizes: Sizes, costs: Costs) -> li
         return []
     if training.optimizer == "muon":
         return [Launches(-1, None, 0.0)]
-    by_dtype: dict[DType, list[int]] = {}
     try:
-        for parameter in trained(program):
-            by_dtype.setdefault(parameter.type.dtype, []).append(sizes(parameter.type.numel))
+        by_dtype = grouped((each.type.dtype, sizes(each.type.numel)) for each in trained(program))
     except OpenSizeError:
         return [Launches(-1, None, 0.0)]
     if sum(map(sum, by_dtype.values())) > MOST_ELEMENTS:

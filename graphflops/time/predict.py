@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from graphflops.attention.attention_use import AttentionUse
 from graphflops.attention.kernel import last_refusal, preferred
 from graphflops.devices import Device, Host, platform_of
-from graphflops.dims import evaluate
+from graphflops.dims import Dim, evaluate
 from graphflops.kernels.kernel import (
     Attention,
     Convolution,
@@ -107,11 +107,10 @@ def modelled(kernel: Kernel, device: Device) -> float | None:
 
 def _exchange(kernel: Kernel, sizes: Exchange, device: Device) -> Time:
     """The time of a collective, with what PyTorch takes to start and end it."""
-    from graphflops.links.cost import NO_LINK, kind_of, network_of, of_sent  # no other program needs it
+    from graphflops.links.cost import NO_LINK, kind_of, network_of, of_exchange  # no other program needs it
 
-    kind, network = kind_of(kernel.variant), network_of(device)
-    found = of_sent(kind, sizes.sent_bytes, sizes.devices, network, within=network.within(sizes.stride))
-    rates = device.rates.get(f"collective.{kind}")
+    found = of_exchange(kernel.variant, sizes, network_of(device))
+    rates = device.rates.get(f"collective.{kind_of(kernel.variant)}")
     enter = rates["enter"] * 1e-6 if rates and sizes.devices > 1 else 0.0
     bandwidth = device.links[0].bandwidth if device.links else NO_LINK
     is_long = sizes.sent_bytes / bandwidth > found.seconds / 3
@@ -298,13 +297,7 @@ class Batch(Struct, frozen=True, eq=False):
         return CallTime(took, took * self.low, took * self.high, self.bound, self.families)
 
 
-_UNFUSED = "math"  # the name of the kernel
 _HALF = ("bfloat16", "float16")
-# The fields of an attention that decide the time of a fused kernel.
-_SIZES = (
-    *("batch", "heads", "kv_heads", "queries", "keys", "width", "value_width"),
-    *("flops", "masked_flops", "kv_bytes", "times"),
-)
 
 
 def seconds_of(use: AttentionUse, rows: Mapping[str, Row]) -> float:
@@ -322,16 +315,18 @@ def fused_seconds(
     use: AttentionUse, dtype: str, shortest: float, values: Mapping[str, int], device: Device
 ) -> float:
     """The time of a fused kernel on the same operands; at least that of the program's shortest call."""
-    value = {name: evaluate(getattr(use, name), values) or 0 for name in _SIZES}
-    batch, heads, kv_heads, queries, keys = (value[name] for name in _SIZES[:5])
-    width = max(value["width"], value["value_width"])
-    hidden = value["masked_flops"] / value["flops"] if value["flops"] else 0.0
+
+    def number(size: Dim) -> int:
+        return evaluate(size, values) or 0
+
+    batch, heads, queries, width = map(number, (use.batch, use.heads, use.queries, use.width))
+    width, flops, hidden = max(width, number(use.value_width)), number(use.flops), number(use.masked_flops)
     best = preferred(platform_of(device), is_half=dtype in _HALF)
-    sizes = Attention(batch, heads, kv_heads, queries, keys, width, computed=1 - hidden, kernel=best)
+    sizes = Attention(batch, heads, number(use.kv_heads), queries, number(use.keys), width, kernel=best)
+    sizes = replace(sizes, computed=1 - hidden / flops if flops else 1.0)
     moved = int(bytes_of(dtype)) * batch * heads * queries * width
-    flops = value["flops"] - value["masked_flops"]
-    kernel = Kernel("attention", dtype, flops, 0, moved + value["kv_bytes"], moved, sizes)
-    return max(predict(kernel, device).seconds, shortest) * value["times"]
+    kernel = Kernel("attention", dtype, flops - hidden, 0, moved + number(use.kv_bytes), moved, sizes)
+    return max(predict(kernel, device).seconds, shortest) * number(use.times)
 
 
 def slowdowns(
@@ -339,7 +334,7 @@ def slowdowns(
 ) -> dict[str, float]:
     """How many times longer than fused unfused attention takes, by the reason of the last kernel that refused."""
     taken: dict[str, tuple[float, float]] = {}  # seconds unfused and fused
-    uses = [use for use in attentions if use.kernel == _UNFUSED]
+    uses = [use for use in attentions if use.kernel == "math"]
     rows = {row.node: row for row in timed} if uses else {}
     shortest = shortest_call(timed) if uses else 0.0
     for use in uses:

@@ -253,9 +253,7 @@ def together_seconds(sizes: Convolution, device: Device) -> float:
         "input_gradient": (sizes.batch * prod(sizes.image) * sizes.channels, filters * taps),
     }.get(sizes.phase, (sizes.filters * channels * taps, pixels))
     kind = "_last" if sizes.channels_last else "_pointwise" if sizes.phase == "forward" and taps == 1 else ""
-    floor, result, step = constants(
-        "cudnn_9", f"grouped_direct.{sizes.phase}{kind}", "floor", "result", "step"
-    )
+    floor, result, step = constants("cudnn_9", f"grouped_direct.{sizes.phase}{kind}", "floor result step")
     return floor + results * (result + steps * step) / (device.cores * (device.clock_hz or 1e9))
 
 
@@ -270,7 +268,7 @@ def group_seconds(kernel: Kernel, sizes: Convolution, device: Device, predict: P
     groups, computed, cycles = sizes.groups, 0.0, device.cores * (device.clock_hz or 1e9)
     if sizes.algorithm == "direct":
         family = "direct_last" if sizes.channels_last else "direct"
-        floor, step, multiplied = constants("cudnn_9", family, "floor", "step", "multiplied")
+        floor, step, multiplied = constants("cudnn_9", family, "floor step multiplied")
         depth = sizes.channels // groups * prod(sizes.filter)
         parts = [(floor + depth * step, 0.0)]
         results = sizes.batch * prod(sizes.result) * groups * up(sizes.filters // groups, _FILTERS)
@@ -283,7 +281,7 @@ def group_seconds(kernel: Kernel, sizes: Convolution, device: Device, predict: P
         one = Kernel("convolution", kernel.dtype, kernel.flops // groups, 0, *moved, dense)
         parts = [(predict(one), _share(one, device.cores))]
         if sizes.algorithm == "transposed":
-            floor, element = constants("cudnn_9", "transposition", "floor", "element")
+            floor, element = constants("cudnn_9", "transposition", "floor element")
             images = (sizes.channels * prod(sizes.image), sizes.filters * prod(sizes.result))
             elements = (sizes.batch * each // groups for each in images)
             parts += [(floor + each * element / cycles, 1.0) for each in elements]

@@ -1,11 +1,9 @@
 """Time of layers over sequences: fused attention, and recurrent layers as cuDNN runs them.
 
-Attention: blocks of queries that loop over tiles of keys, in waves; or one query against all keys.
-
-Recurrent layers: a layer first multiplies all inputs at once. If the recurrent weight fits into a multiprocessor's
-registers, a thread block then processes all steps of one sequence. Otherwise each step is a product and a pointwise kernel;
-layers and directions run in parallel streams, as far as there are free multiprocessors. The backward processes the steps in
-reverse, then sums the gradients of weights and biases. From layers on an H200 with torch 2.11.
+A recurrent layer first multiplies all inputs at once. If the recurrent weight fits into a multiprocessor's registers, a
+thread block then processes all steps of one sequence. Otherwise each step is a product and a pointwise kernel; layers and
+directions run in parallel streams, as far as there are free multiprocessors. The backward processes the steps in reverse,
+then sums the gradients of weights and biases. From layers on an H200 with torch 2.11.
 """
 
 from math import ceil
@@ -112,12 +110,10 @@ def _decoding(sizes: Attention, width: int, rates: Rates, cores: int) -> float:
 _STEPS = (all_constants("cudnn_9", "steps.forward"), all_constants("cudnn_9", "steps.backward"))
 _RESIDENT = (all_constants("cudnn_9", "resident.forward"), all_constants("cudnn_9", "resident.backward"))
 _EACH, _OF_BIASES = (all_constants("cudnn_9", name) for name in ("recurrent", "recurrent.bias_gradient"))
-_IN_REGISTERS, _NARROW, _OF_UNITS, _TOGETHER = limits(
-    *("cudnn_9", "resident", "registers", "narrow", "matrix_units", "together")
-)
-_ALIGNED, _COPIES, _TILE_GATES, _TILE_ROWS = limits(
-    *("cudnn_9", "recurrent", "aligned", "copies", "tile_gates", "tile_rows")
-)
+_IN_REGISTERS, _NARROW = limits("cudnn_9", "resident", "registers narrow")
+_OF_UNITS, _TOGETHER = limits("cudnn_9", "resident", "matrix_units together")
+_ALIGNED, _COPIES = limits("cudnn_9", "recurrent", "aligned copies")
+_TILE_GATES, _TILE_ROWS = limits("cudnn_9", "recurrent", "tile_gates tile_rows")
 _BIAS_GRADIENT = {gates: _OF_BIASES[cell] for cell, gates in (("rnn", 1), ("gru", 3), ("lstm", 4))}
 
 

@@ -21,7 +21,7 @@ from graphflops.time.predict_products import of_convolution
 _START_OF_IMAGE = 2  # iterations of a warp that the start of another image costs
 _MIX = 3  # the norm that combines several limits: the larger, the more only the longest counts
 _MIX_OF_CHUNKS = 1.5
-_TILE = limits("cudnn_9", "tiled", "positions", "filters")
+_TILE = limits("cudnn_9", "tiled", "positions filters")
 # Square filters that have kernels of their own, by whether channels are innermost.
 _OWN_KERNELS = {False: ((1, 1), (3, 3), (5, 5)), True: ((1, 1), (3, 3))}
 _LINE = 128  # bytes of a line of the cache: channels that fill lines fall into fewer sets of it
@@ -145,9 +145,8 @@ def _elements(kernel: Kernel, width: float, rates: Rates) -> float:
             is_gradient, each_of = sizes.phase == "input_gradient", sizes.filters // max(sizes.channels, 1)
             taps *= max(each_of, 1) if is_gradient else 1  # a channel may have several filters
             count = sizes.batch * (sizes.channels if is_gradient else sizes.filters) * prod(result)
-            cycles = count * (
-                each + taps * rates["own" if is_own else "crowded" if is_crowded else "position"]
-            )
+            taken = "own" if is_own else "crowded" if is_crowded else "position"
+            cycles = count * (each + taps * rates[taken])
             if "tiled" in rates and max(sizes.filter) <= _TILED and not sizes.is_dilated:
                 # Another kernel goes over the image in tiles, also over what a stride leaves out.
                 places = sizes.batch * sizes.channels * prod(sizes.image) * prod(sizes.filter)
@@ -183,11 +182,10 @@ def _repeats(kernel: Kernel) -> float:
     return max(1.0, prod(sizes.image) / pixels)
 
 
-_BLOCK, _VECTOR, _LEAST, _LONG, _PLACE = limits(
-    *("aten_2", "reduce", "most_threads", "vector", "fewest_values", "most_values", "place")
-)
+_BLOCK, _VECTOR, _LEAST = limits("aten_2", "reduce", "most_threads vector fewest_values")
+_LONG, _PLACE = limits("aten_2", "reduce", "most_values place")
 _OF_BLOCKS = frozenset({"step", "fence"})  # constants of the model
-_MOST_BLOCKS, _FEWEST_BLOCKS = limits("aten_2", "batch_norm", "most_blocks", "fewest_blocks")
+_MOST_BLOCKS, _FEWEST_BLOCKS = limits("aten_2", "batch_norm", "most_blocks fewest_blocks")
 _OF_COLUMNS = frozenset({"batch_norm_moments_last", "batch_norm_sums_last"})
 
 

@@ -15,6 +15,7 @@ from graphflops.kernels.kernel import Exchange, Kernel, Transfer
 from graphflops.passes.program import PricedProgram, ProgramTime
 from graphflops.report import Execution, Row
 from graphflops.report.timeline import CallTime, PhaseTime
+from graphflops.tensor import grouped
 from graphflops.time.exchanges import Launches
 from graphflops.time.launches import Launcher
 from graphflops.time.optimizer import optimizer_launches
@@ -66,20 +67,15 @@ def program_time(program: PricedProgram, device: Device, execution: Execution, r
         from graphflops.links.cost import described, network_of  # no other program needs it
 
         network = described(timer.known, network_of(device))
-    held_out: dict[str, float] = {}  # by family that was measured, the median error of its worst variant
-    for points in device.calibration:
-        if points.error:
-            held_out[points.family] = max(held_out.get(points.family, 0.0), points.error[0])
-    return ProgramTime(device.name, timed, forward, backward, optimizer, step, held_out, found, network)
+    errors = grouped((points.family, points.error[0]) for points in device.calibration if points.error)
+    worst = {family: max(each) for family, each in errors.items()}  # of its variants' median errors
+    return ProgramTime(device.name, timed, forward, backward, optimizer, step, worst, found, network)
 
 
 def _launcher(program: PricedProgram, execution: Execution, runs: Runs, costs: Costs) -> Launcher:
-    """The launcher that lowers the program to kernels for an execution."""
     if execution == "compiled":
-        from graphflops.inductor.plan import Plans
         from graphflops.time.compiled import CompiledLauncher
 
-        assert isinstance(runs, Plans)
         return CompiledLauncher(program, program.values, runs, costs)
     return Launcher(program, program.values, runs, costs)
 

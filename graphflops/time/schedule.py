@@ -3,9 +3,7 @@
 The host section of a device's profile has the CPU's seconds of a call by operator or kind: Python, the dispatcher, autograd
 and the launches. A program of small kernels runs at the speed of the CPU.
 
-Collectives run beside other kernels, in one stream for each group of devices. The stream of the other kernels waits when a
-result is first read, unless a view reads it. An export records the wait right after the call; if a wait is further down, the
-user wrote it, and the program waits there.
+Collectives run beside other kernels, in one stream for each group of devices.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -126,7 +126,6 @@ def test_groups_that_are_kernels_without_tensor_cores(
     one: Problem, taken: str, algorithm: str, takes: Any
 ) -> None:
     takes(taken)
-    assert one.is_each is (algorithm == "direct")
     (kernel, *rest) = one.kernels(1000)
     assert one.sizes.algorithm == algorithm
     assert (kernel.vector_flops, kernel.flops) == (0, 1000) or rest
@@ -168,8 +167,8 @@ def test_long_windows_of_sequences_are_kernels_for_each_group(
     given = t(2, 2 * channels, 64, dtype="bfloat16"), t(*shape, dtype="bfloat16")
     one = Problem.of(one_call("aten.conv1d.default", *given, None, (1,), (taps // 2,), (1,), 2))
     assert one is not None
-    assert (one.is_each, one.algorithm) == (is_each, "long" if is_each else "")
-    assert not replace(one, is_channels_last=True).is_each
+    assert (one.of_groups, one.algorithm) == ("long" if is_each else "",) * 2
+    assert replace(one, is_channels_last=True).of_groups != "long"
 
 
 @pytest.mark.parametrize(

@@ -29,13 +29,14 @@ def test_every_event_of_a_recorded_run(history: Any) -> None:
     marks = {place: found for _, place, (_requested, _most_requested, *found) in history["marks"]}
     segments = iter([(address, size) for action, address, size in events if action == "s"])
 
-    def place(size: int) -> int:
-        address, recorded = next(segments)
-        assert size == recorded
-        return int(address)
+    class Placed(Allocator):
+        def _place(self, size: int) -> int:
+            address, recorded = next(segments)
+            assert size == recorded
+            return int(address)
 
     limit = history["limit"]
-    allocator = ExpandableAllocator(limit) if history["expandable"] else Allocator(limit, place)
+    allocator = ExpandableAllocator(limit) if history["expandable"] else Placed(limit)
     blocks: dict[int, Block] = {}
     for index, (action, address, size) in enumerate(events):
         if index in marks:

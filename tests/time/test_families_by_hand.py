@@ -342,7 +342,7 @@ def test_one_kernel_of_all_groups_has_a_thread_for_each_result(
     phase: Any, last: bool, results: int, steps: int, family: str
 ) -> None:
     sizes = Convolution(2, 32, 16, (6, 6), (2, 2), (3, 3), 8, last, "grouped_direct", phase)
-    floor, result, step = constants("cudnn_9", f"grouped_direct.{family}", "floor", "result", "step")
+    floor, result, step = constants("cudnn_9", f"grouped_direct.{family}", "floor result step")
     found = predict(kernel("convolution", sizes, dtype="float32"), devices.device("h200")).seconds
     assert found == pytest.approx(floor + results * (result + steps * step) / (132 * 1.98e9))
 
@@ -355,7 +355,7 @@ def test_single_positions_of_one_kernel_have_constants_of_their_own() -> None:
 
 def test_a_kernel_for_each_group_computes_32_filters_at_least() -> None:
     """128 groups with 2 filters of a channel, windows of 7 x 7 at each second pixel: as measured on an H200."""
-    floor, step, multiplied = constants("cudnn_9", "direct_last", "floor", "step", "multiplied")
+    floor, step, multiplied = constants("cudnn_9", "direct_last", "floor step multiplied")
     sizes = Convolution(32, 128, 256, (56, 56), (28, 28), (7, 7), 128, True, "direct")
     found, _ = grouped(sizes, 0.0)
     assert found == pytest.approx(32 * 28 * 28 * 128 * 32 * 49 / (multiplied * 132 * 1.98e9))
@@ -365,7 +365,7 @@ def test_a_kernel_for_each_group_computes_32_filters_at_least() -> None:
 
 def test_groups_that_are_transposed_take_as_long_as_their_elements() -> None:
     """3 groups of 64 images of 56 x 56 pixels, from 112 channels to 56: an H200 transposes for 5,753 us."""
-    floor, element = constants("cudnn_9", "transposition", "floor", "element")
+    floor, element = constants("cudnn_9", "transposition", "floor element")
     sizes = Convolution(
         *(64, 3 * 56, 3 * 112, (56, 56), (56, 56), (1, 1), 3), algorithm="transposed", phase="input_gradient"
     )

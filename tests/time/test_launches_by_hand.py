@@ -253,8 +253,8 @@ def test_a_number_is_written_where_a_mask_tells_without_a_wait(
     given = {"x": t(8), "m": t(8, dtype="bool"), "v": t(*shape)}
     graph = program(call, given=given)
     site = launcher(graph)
-    ((_, one),) = site._sites(graph.main, graph.main.calls, False)
-    assert site._called(one, False).waits is expected
+    ((_, one),) = site._sites(graph.main, graph.main.calls)
+    assert site._called(one).waits is expected
 
 
 class Group:

@@ -58,14 +58,14 @@ def library(name: str) -> Library:
     return msgspec.json.decode((Path(__file__).parent / f"{name}.json").read_bytes(), type=Library)
 
 
-def limits(name: str, family: str, *words: str) -> tuple[int, ...]:
-    """Limits of a library: its file's name, the name of their family, and one word for each."""
-    return tuple([library(name).limits[f"{family}.{word}"].value for word in words])
+def limits(name: str, family: str, words: str) -> tuple[int, ...]:
+    """Limits of a library: its file's name, the name of their family, and one word for each, as text."""
+    return tuple([library(name).limits[f"{family}.{word}"].value for word in words.split()])
 
 
-def constants(name: str, family: str, *words: str) -> tuple[float, ...]:
+def constants(name: str, family: str, words: str) -> tuple[float, ...]:
     """The same for constants."""
-    return tuple([library(name).constants[f"{family}.{word}"].value for word in words])
+    return tuple([library(name).constants[f"{family}.{word}"].value for word in words.split()])
 
 
 def all_constants(name: str, family: str) -> dict[str, float]:
