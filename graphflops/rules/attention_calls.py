@@ -14,6 +14,7 @@ from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, ceil_div, dim_max, floor_div, meet, prod, same
 from graphflops.rules import attention
 from graphflops.rules.attention import Attention, Given
+from graphflops.rules.elementwise import WORK
 from graphflops.rules.matmul import grouped_mm
 from graphflops.rules.norm import AFFINE, NORMALISE, STATISTICS
 from graphflops.rules.operands import Operands, takes
@@ -283,6 +284,14 @@ def flash_attention_3(of: Operands, *attributes: object) -> Estimate:
         *map(attention.heads_first, (q, k, v)), right=0 if causal else None, bottom_right=True
     )
     return problem.forward(q.like((*q.shape[:-1], v.shape[-1])), q.like(q.shape[:-1], FLOAT32))
+
+
+@rule("torchao.qscaled_dot_product").takes("query key value attn_mask? dropout_p? is_causal?")
+def quantized_attention(of: Operands, *attributes: object) -> Estimate:
+    """Attention over quantised operands; probabilities and results are quantised again."""
+    problem = attention.attend(of.query, of.key, of.value, of.attn_mask, right=0 if of.is_causal else None)
+    requantized = WORK["quantize"].on(problem.scores + of.query.numel)
+    return problem.forward(of.query.like()).plus(requantized)
 
 
 GELU = 4

@@ -301,8 +301,7 @@ def differentiable_lstm_cell_backward(of: Operands) -> Estimate:
     """As the fused one, with the gates computed again."""
     own = of.named("grad_hy grad_cy cx cy input_gates")
     grads = fused_lstm_cell_backward(*own, has_bias=of.input_bias is not None)
-    more = of.named("hidden_gates input_bias hidden_bias")
-    return grads.plus(gates(LSTM, of.cx, of.input_bias), reads=more)
+    return grads.plus(gates(LSTM, of.cx, of.input_bias), reads=of.but("grad_hy grad_cy cx cy input_gates"))
 
 
 @rule("aten._thnn_differentiable_gru_cell_backward", kind="elementwise").takes(

@@ -226,28 +226,23 @@ def softmax_along(of: Operands, *, per_element: int = SOFTMAX) -> Estimate:
     """Maximum, difference, exponential, sum and division; the axis need only exist."""
     x, dim, dtype, mask = of
     axis_of(-1 if dim is None else dim, x.rank)
+    if isinstance(dtype, bool):  # whether half precision becomes single
+        dtype = FLOAT32 if dtype else None
     out = x.like(dtype=dtype)
     work = (per_element + (out.dtype != x.dtype)) * x.numel
     return Estimate((out,), vector_flops=work, transcendentals=x.numel, reads=(x, mask))
 
 
-rule("aten.softmax", "aten.special_softmax")(softmax_along)
+rule("aten.softmax special_softmax _softmax")(softmax_along)
 rule("aten._safe_softmax").derived(softmax_along, per_element=SOFTMAX + SAFE)
 rule("aten._masked_softmax").derived(softmax_along, order="x mask dim", per_element=SOFTMAX + 1)
-
-
-@rule("aten._softmax")
-def core_softmax(x: TensorType, dim: int, half_to_float: bool) -> Estimate:
-    """Maximum, difference, exponential, sum and division."""
-    return softmax_along(x, dim, FLOAT32 if half_to_float else None)
 
 
 @rule("aten.log_softmax", "aten.special_log_softmax", "aten._log_softmax")
 def log_softmax(x: TensorType, dim: int, dtype: DType | bool | None = None) -> Estimate:
     """Maximum, difference, exponential, sum and difference per element, a logarithm per row."""
-    wanted = (FLOAT32 if dtype else None) if isinstance(dtype, bool) else dtype
     rows = prod(reduced(x.shape, dim))
-    return softmax_along(x, dim, wanted, per_element=LOG_SOFTMAX).plus(transcendentals=rows)
+    return softmax_along(x, dim, dtype, per_element=LOG_SOFTMAX).plus(transcendentals=rows)
 
 
 @takes("grad_output output mask? * input_dtype?")

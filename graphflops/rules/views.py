@@ -116,12 +116,7 @@ def part(x: TensorType) -> Estimate:
 @rule("aten.permute", "prims.transpose")
 def permute(x: TensorType, dims: Sequence[int]) -> Estimate:
     """Axes in the order given."""
-    order = axes(dims, x.rank)
-    require(
-        len(order) == x.rank,
-        f"{shapes.shown(dims)} is not a permutation of the axes of {shapes.shown(x.shape)}",
-    )
-    return free(x.view(x.shape[place] for place in order))
+    return free(x.view(x.shape[place] for place in shapes.permutation(dims, x)))
 
 
 @rule("aten.transpose swapaxes swapdims _mkldnn_transpose transpose_ swapaxes_ swapdims_ _mkldnn_transpose_")

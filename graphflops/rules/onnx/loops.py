@@ -18,8 +18,7 @@ from graphflops.cost import QUANTITIES, Cost, Estimate, RegionRun, Value, data_d
 from graphflops.dims import Dim, Expr
 from graphflops.dims.atoms import Atom
 from graphflops.errors import DimError
-from graphflops.rules.onnx.entries import numbers, unknown
-from graphflops.rules.onnx.sequence import alike, common, one_of
+from graphflops.rules.onnx.entries import alike, common, numbers, one_of, unknown
 from graphflops.rules.onnx.values import Number, Place, filled, known_contents
 from graphflops.rules.shapes import nested, tensors_of
 from graphflops.tensor import Contents, SequenceType, TensorType, UnknownType, with_sizes

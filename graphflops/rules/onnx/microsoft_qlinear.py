@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import ceil_div, differ, meet, mod, same, total
-from graphflops.rules.elementwise import WORK, Work, activation_named
+from graphflops.rules.elementwise import WORK, Work
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx import conv, entries
 from graphflops.rules.onnx.activation import pointwise, rows_of
@@ -25,7 +25,7 @@ from graphflops.rules.onnx.entries import work
 from graphflops.rules.onnx.movement import joined
 from graphflops.rules.onnx.signal import resize_by_factors
 from graphflops.rules.operands import Derived, Operands, takes
-from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE, convert
+from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE, activated, convert
 from graphflops.rules.reduce import SOFTMAX, reduction
 from graphflops.rules.registry import find, require, rule
 from graphflops.rules.shapes import axis_of, only_result, replaced, results
@@ -58,8 +58,7 @@ def either_way(price: Callable[[TensorType], Estimate], x: TensorType, channels_
 def fused_convolution(of: Operands, *, activation: str = "", **geometry: Any) -> Estimate:
     """As Conv; then an optional addition and an activation."""
     product = conv.convolution(of.x, of.w, of.bias, **geometry)
-    after = activation_named(activation).more(of.added is not None)
-    return product.plus(after.on(only_result(product).numel), reads=(of.added,))
+    return activated(product, activation, int(of.added is not None)).plus(reads=(of.added,))
 
 
 @rule("com.microsoft.NhwcConv", "com.microsoft.NhwcFusedConv", product=("x", "w"))

@@ -14,14 +14,7 @@ from graphflops.errors import shown
 from graphflops.rules.creation import masked
 from graphflops.rules.elementwise import WORK, Work
 from graphflops.rules.loss import cross_entropy_loss, likelihood
-from graphflops.rules.norm import (
-    MEAN_SQUARE,
-    STATISTICS,
-    group_norm as of_groups,
-    normalised,
-    scaled,
-    updated,
-)
+from graphflops.rules.norm import MEAN_SQUARE, STATISTICS, group_norm, normalised, scaled, updated
 from graphflops.rules.onnx.activation import only_value
 from graphflops.rules.onnx.entries import Outputs, chosen_axes, fused, is_wanted, onnx_dtype, work
 from graphflops.rules.operands import Operands, takes
@@ -53,13 +46,7 @@ rule(*(f"onnx.BatchNormalization.{version}" for version in (1, 6, 7, 9))).derive
 )
 
 
-@rule("onnx.InstanceNormalization")
-def instance_normalization(x: TensorType, scale: TensorType, bias: TensorType) -> Estimate:
-    """Seven operations per element, a reciprocal root per channel of each sample."""
-    return normalised(x, prod(x.shape[:2]), scale, bias)
-
-
-rule("onnx.GroupNormalization").derived(of_groups, order="x weight bias")  # of groups or of channels
+rule("onnx.GroupNormalization").derived(group_norm, order="x weight bias")  # of groups or of channels
 
 
 @takes("x scale bias?; axis=-1 stash_type=1")
@@ -161,7 +148,7 @@ rule("com.microsoft.SkipSimplifiedLayerNormalization", "onnx.SkipSimplifiedLayer
 
 
 @rule("com.microsoft.GroupNorm", "com.microsoft.SkipGroupNorm").takes("x gamma beta skip? bias?")
-def group_norm(of: Operands, *, activation: int, groups: int, channels_last: int = 1) -> Estimate:
+def skip_group_norm(of: Operands, *, activation: int, groups: int, channels_last: int = 1) -> Estimate:
     """Seven operations per element, of the sum with `skip` and a bias, a reciprocal root per group; and an optional silu."""
     channels = of.x.shape[-1 if channels_last else 1]
     meet(mod(channels, groups), 0, f"{channels} channels do not make {groups} groups")

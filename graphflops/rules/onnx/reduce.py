@@ -17,7 +17,7 @@ from graphflops.rules.onnx.values import filled, known_contents, moved
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.resample import suppression
-from graphflops.rules.shapes import axis_of, only_result, replaced, same_elements, shown, tensors_of
+from graphflops.rules.shapes import axis_of, only_result, replaced, same_elements, tensors_of
 from graphflops.tensor import INT64, TensorType
 
 Fold = Callable[[Sequence[values.Number]], values.Number]
@@ -213,8 +213,7 @@ def unique(x: TensorType, *, axis: int | None = None, sorted: int = 1) -> Estima
 def non_max_suppression(of: Operands) -> Estimate:
     """Upper bound per class: boxes are sorted by score, and the overlap of every pair is computed."""
     boxes, scores, limit, *_ = of
-    given = f"{shown(boxes.shape)} and {shown(scores.shape)}"
-    require(boxes.rank == scores.rank == 3, f"{given} are not boxes and scores")
+    require(boxes.rank == scores.rank == 3, f"{boxes} and {scores} are not boxes and scores")
     batch, classes, n = scores.shape
     most = 0 if limit is None else entries.size(limit)
     kept: Dim = 0 if most == 0 else data_dependent("nms")
