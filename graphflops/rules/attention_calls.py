@@ -1,9 +1,7 @@
 """Attention as torch calls it, with operators for the forward and for its gradients; whole modules; operators of libraries.
 
-Fused kernels recompute the scores: five products for the forward's two, or 2.5 times its matrix work if keys
-and values are equally wide. Attention that stores its scores needs four, twice the forward's. A module has its projections,
-its heads, and in an encoder the layer around them. Biases, residual additions, activations and normalisations are vector
-work: 1 per added element, ReLU 1, GELU 4 and an error function, layer normalisation 7.
+A module has its projections, its heads, and in an encoder the layer around them. Biases, residual additions, activations and
+normalisations are vector work.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,7 @@
 """Creation of tensors, random numbers, and dropout: every element is written, nothing is read.
 
 A fill and a progression of whole numbers are no arithmetic; a progression of real numbers is a multiplication
-and an addition per element. Drawing bits is not counted; turning them into a distribution is. A normal number costs two
-function evaluations and a product (Box and Muller: a logarithm, a root, a sine and a cosine make two of them); one
-drawn by rejection counts as one evaluation.
+and an addition per element. Drawing bits is not counted; turning them into a distribution is (`work.txt`).
 """
 
 import math

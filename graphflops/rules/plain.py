@@ -30,7 +30,7 @@ from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import Shape, shown, tensors_of
 from graphflops.tensor import DTYPES, INT8, TensorType
 
-_SHAPE = re.compile(r"(\w+)\((.*?)\)")
+_SHAPE = re.compile(r"\b(\w+)\(([^)]*)\)")
 Sizes = dict[str, Shape]  # by name; a number is one size
 
 

@@ -210,19 +210,12 @@ def sparse_linear(of: Operands, *, activation: str | None = None, out_dtype: DTy
     return activated(product, activation, int(of.bias is not None))
 
 
-@rule("aten._sparse_semi_structured_mm")
-def sparse_mm(a: TensorType, meta: TensorType, b: TensorType, *, out_dtype: DType | None = None) -> Estimate:
-    """A multiply-add per stored weight and column."""
-    out = b.like((a.shape[0], b.shape[1]), out_dtype)
-    return Estimate((out,), flops_of(a.numel * b.shape[1], a.dtype), reads=(a, meta, b))
-
-
 @rule("aten._sparse_semi_structured_addmm").takes("base a meta b; alpha=1 beta=1 out_dtype=None")
 def sparse_addmm(of: Operands) -> Estimate:
-    """As _sparse_semi_structured_mm, added to one number per row."""
-    column = of.base.view((of.base.shape[0], 1))
-    product = sparse_mm(of.a, of.meta, of.b, out_dtype=of.out_dtype)
-    return add_product(column, product, of.beta, of.alpha)
+    """A multiply-add per stored weight and column, added to one number per row."""
+    column, out = of.base.view((of.base.shape[0], 1)), of.b.like((of.a.shape[0], of.b.shape[1]), of.out_dtype)
+    flops = flops_of(of.a.numel * of.b.shape[1], of.a.dtype)
+    return add_product(column, Estimate((out,), flops, reads=(of.a, of.meta, of.b)), of.beta, of.alpha)
 
 
 @rule("aten._cslt_sparse_mm").takes("a b bias? alpha?; out_dtype=None transpose_result=False")

@@ -1,8 +1,4 @@
-"""Reductions: sums, means, extremes, variances, counts; and softmax. A reduction of n elements is n operations.
-
-Work per element of softmax: the maximum 1, its difference 1, the sum 1 and the division 1, and one exponential; log_softmax:
-maximum 1, sum 1, two subtractions 2, an exponential, and a logarithm per row. A conversion of the type is one more.
-"""
+"""Reductions: sums, means, extremes, variances, counts; and softmax. A reduction of n elements is n operations."""
 
 from collections.abc import Callable, Iterable
 from functools import partial

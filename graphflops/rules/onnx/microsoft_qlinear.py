@@ -24,7 +24,7 @@ from graphflops.rules.onnx.activation import pointwise, rows_of
 from graphflops.rules.onnx.entries import work
 from graphflops.rules.onnx.movement import joined
 from graphflops.rules.onnx.signal import resize_by_factors
-from graphflops.rules.operands import Derived, Operands, takes
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE, activated, convert
 from graphflops.rules.reduce import SOFTMAX, reduction
 from graphflops.rules.registry import find, require, rule
@@ -237,26 +237,19 @@ rule("com.microsoft.QLinearAdd").derived(binary, function="add")
 rule("com.microsoft.QLinearMul").derived(binary, function="mul")
 
 
-class Between(Derived):
-    """The rule of a function of one quantized tensor, made from the rule of the function on floats."""
-
-    def __init__(self, of_floats: Callable[..., Estimate], **given: Any) -> None:
-        super().__init__(of_floats, order="x x_scale x_zero_point y_scale y_zero_point", **given)
-
-    def __call__(self, *_: object, **given: Any) -> Estimate:
-        x, x_scale, x_zero_point, y_scale, y_zero_point = (given.pop(name, None) for name in self.order)
-        estimate = self.__wrapped__(x, **given, **self.given)
-        return between(estimate, ((x, x_zero_point),), y_zero_point, x_scale, y_scale)
+@takes("x x_scale x_zero_point? y_scale y_zero_point?")
+def unary(of: Operands, *, of_floats: Callable[..., Estimate], **attributes: Any) -> Estimate:
+    """As on floating numbers, between a conversion of each element and one of each result."""
+    found = of_floats(of.x, **attributes)
+    return between(found, ((of.x, of.x_zero_point),), of.y_zero_point, of.x_scale, of.y_scale)
 
 
-def _pointwise(x: TensorType, *, function: str) -> Estimate:
-    """The function's work per element, between the conversions."""
+def _pointwise(x: TensorType, *, function: str, **attributes: object) -> Estimate:
     return pointwise(WORK[function], x)
 
 
 def _softmax(x: TensorType, *, opset: int, axis: int = -1) -> Estimate:
-    """Softmax along an axis, or from it on as before version 13 of ONNX."""
-    if opset < 13:
+    if opset < 13:  # over all axes from this one on
         rows_of(x, axis)
     else:
         axis_of(axis, x.rank)
@@ -264,23 +257,24 @@ def _softmax(x: TensorType, *, opset: int, axis: int = -1) -> Estimate:
 
 
 def _reduce_mean(x: TensorType, *, axes: conv.Ints, keepdims: int) -> Estimate:
-    """An addition per element and a division per result."""
     return reduction(x, axes, bool(keepdims), final=1)
 
 
 def _pooled(
     x: TensorType, *, pool: Callable[..., Estimate], channels_last: int = 0, **geometry: Any
 ) -> Estimate:
-    """An addition per window element and a division per result."""
     return either_way(partial(pool, **geometry), x, channels_last)
 
 
-rule("com.microsoft.QLinearSigmoid")(Between(_pointwise, function="sigmoid"))
-rule("com.microsoft.QLinearLeakyRelu")(Between(_pointwise, function="leaky_relu"))
-rule("com.microsoft.QLinearSoftmax", kind="softmax")(Between(_softmax))
-rule("com.microsoft.QLinearReduceMean", kind="reduction")(Between(_reduce_mean))
-rule("com.microsoft.QLinearAveragePool", kind="pooling")(Between(_pooled, pool=conv.average_pool))
-rule("com.microsoft.QLinearGlobalAveragePool")(Between(_pooled, pool=conv.global_average_pool))
+for _name, _kind, _of_floats in (
+    ("Sigmoid", None, partial(_pointwise, function="sigmoid")),
+    ("LeakyRelu", None, partial(_pointwise, function="leaky_relu")),
+    ("Softmax", "softmax", _softmax),
+    ("ReduceMean", "reduction", _reduce_mean),
+    ("AveragePool", "pooling", partial(_pooled, pool=conv.average_pool)),
+    ("GlobalAveragePool", None, partial(_pooled, pool=conv.global_average_pool)),
+):
+    rule(f"com.microsoft.QLinear{_name}", kind=_kind).derived(unary, of_floats=_of_floats)  # type: ignore[arg-type]
 
 
 @rule("com.microsoft.QLinearWhere", kind="elementwise").takes(

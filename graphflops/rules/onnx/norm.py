@@ -124,29 +124,6 @@ rule("onnx.Dropout.10").derived(_dropped, order="x", training=False, mask=BOOL)
 KIND = "normalisation"
 
 
-def after_sum(x: TensorType, *added: TensorType | None, norm: Estimate, statistics: bool = True) -> Estimate:
-    """A norm of the sum of `x` and `added`; optional results are mean and deviation, and the sum."""
-    given = [part for part in added if part is not None]
-    row = x.like((*x.shape[:-1], 1), FLOAT32)
-    kept = (row, row) if statistics else ()
-    return fused((x.like(), *kept, x.like()), norm, work(len(given) * x.numel), reads=(*norm.reads, *given))
-
-
-@rule("com.microsoft.SkipLayerNormalization").takes("x skip gamma beta? bias?")
-def skip_layer_normalization(of: Operands, *, statistics: int = STATISTICS) -> Estimate:
-    """One addition per element for `skip` and one for a bias, then as LayerNormalization over the last axis."""
-    norm = normalised(of.x, prod(of.x.shape[:-1]), of.gamma, of.beta, statistics)
-    return after_sum(of.x, of.skip, of.bias, norm=norm)
-
-
-rule("com.microsoft.SkipSimplifiedLayerNormalization", "onnx.SkipSimplifiedLayerNormalization").derived(
-    skip_layer_normalization,
-    says="One addition per element for `skip` and one for a bias, then the root mean square over the last axis.",
-    order="x skip gamma bias",
-    statistics=MEAN_SQUARE,
-)
-
-
 @rule("com.microsoft.GroupNorm", "com.microsoft.SkipGroupNorm").takes("x gamma beta skip? bias?")
 def skip_group_norm(of: Operands, *, activation: int, groups: int, channels_last: int = 1) -> Estimate:
     """Seven operations per element, of the sum with `skip` and a bias, a reciprocal root per group; and an optional silu."""
@@ -156,7 +133,8 @@ def skip_group_norm(of: Operands, *, activation: int, groups: int, channels_last
     done = norm.plus(WORK["silu" if activation else "identity"].on(of.x.numel))
     if of.skip is None:
         return done
-    return after_sum(of.x, of.skip, of.bias, norm=done, statistics=False)
+    added = tuple(part for part in (of.skip, of.bias) if part is not None)
+    return done.plus(out=(of.x.like(), of.x.like()), vector_flops=len(added) * of.x.numel, reads=added)
 
 
 @rule("com.microsoft.BranchwiseRMSNorm")

@@ -117,7 +117,6 @@ def recurrent(of: Operands, *, kind: str, **others: object) -> Estimate:
         require(count >= needs, f"{count} activations for a cell that has {needs}")
         named = [activation_named(name) for name in of.activations]
         cell = replace(cell, activations=tuple(named[place] for place in places))
-    # raises ShapeError if the attributes of a layer contradict its matrix of the state
     given, _, hidden = of.r.shape
     directions = 2 if of.direction == "bidirectional" else 1
     require(not differ(given, directions), f"{given} directions in a layer that runs {of.direction}")
