@@ -193,9 +193,8 @@ def auto_functionalized_v2(operator: Opaque, **keywords: Any) -> Estimate:
 def out_dtype(operator: Opaque, dtype: DType, *operands: Any) -> Estimate:
     """The cost of the wrapped operator, with results of another element type."""
     inner = _inner(operator, *operands)
-    return replace(
-        inner, out=tuple(x.like(dtype=dtype) if isinstance(x, TensorType) else x for x in inner.out)
-    )
+    out = tuple(x.like(dtype=dtype) if isinstance(x, TensorType) else x for x in inner.out)
+    return replace(inner, out=out)
 
 
 @rule("higher_order.print", "higher_order._export_tracepoint")

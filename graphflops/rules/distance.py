@@ -4,7 +4,6 @@ A norm costs two operations per element, a power if the order needs one, and a r
 """
 
 import math
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -18,8 +17,8 @@ from graphflops.rules.operands import Operands
 from graphflops.rules.parts import require_few
 from graphflops.rules.reduce import indexed, operand_gradient, parts, per_element, reduction
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Axes, Shape, Tensors, axes, axis_of, only_result, reduced, tensors_of
-from graphflops.tensor import BFLOAT16, FLOAT32, FLOAT64, INT64, DType, TensorType
+from graphflops.rules.shapes import Shape, Tensors, axes, axis_of, only_result, reduced, tensors_of
+from graphflops.tensor import BFLOAT16, FLOAT32, FLOAT64, INT64, TensorType
 
 KIND = "distance"
 
@@ -57,16 +56,15 @@ rule("aten.nuclear_norm", kind="reduction").derived(of_matrices, order="x keepdi
 rule("aten.nuclear_norm.dim", kind="reduction").derived(of_matrices, order="x dim keepdim", ord="nuc")
 
 
-@rule("aten.linalg_norm", kind="reduction")
-def linalg_norm(
-    x: TensorType, ord: Any = None, dim: Axes = None, keepdim: bool = False, dtype: DType | None = None
-) -> Estimate:
+@rule("aten.linalg_norm", kind="reduction").takes("x ord? dim? keepdim? dtype?")
+def linalg_norm(of: Operands) -> Estimate:
     """A matrix norm along two axes with an order named, else a vector norm."""
+    x, order, dim, *others = of
     along = axes(dim, x.rank)
-    if ord is not None and len(along) == 2:
-        return of_matrices(x, ord, along, keepdim, dtype)
-    require(not isinstance(ord, str), f"the matrix norm {ord!r} needs two axes, not {len(along)}")
-    return of_vectors(x, ord, dim, keepdim, dtype)
+    if order is not None and len(along) == 2:
+        return of_matrices(x, order, along, *others)
+    require(not isinstance(order, str), f"the matrix norm {order!r} needs two axes, not {len(along)}")
+    return of_vectors(*of)
 
 
 @backward("aten.linalg_vector_norm", "aten.norm", "aten.frobenius_norm")

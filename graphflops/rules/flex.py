@@ -132,9 +132,7 @@ def flex_attention_gradient(call: ForwardCall) -> Estimate:
     """Five products, the scores being recomputed; the score function's gradient costs as much as itself."""
     query, buffers = call["query"], call.get("score_mod_other_buffers", ())
     score = call["score_mod"](query.like(()), *index_operands(query), *buffers)
-    estimate = with_functions(
-        call.arguments, lambda problem: problem.backward(call.wants, call.out), score, score
-    )
+    estimate = with_functions(call.arguments, lambda of: of.backward(call.wants, call.out), score, score)
     captured = tuple(x.like() for x in tensors_of(buffers) if x.requires_grad)
     results = (*tensors_of(estimate.out), *captured)
     return estimate.plus(out=results, writes=results, reads=tensors_of(buffers))

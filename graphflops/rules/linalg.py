@@ -151,9 +151,8 @@ def ormqr(x: TensorType, tau: TensorType, other: TensorType, left: bool = True) 
 @rule("aten._linalg_eigh")
 def eigh(A: TensorType, *, compute_v: bool = True) -> Estimate:
     """9 n^3 with eigenvectors, 4/3 n^3 without."""
-    return factored(
-        A, made=f"n:real {'nn' if compute_v else '0'}", work=lambda _, n: lapack.eigh(n, compute_v)
-    )
+    made = f"n:real {'nn' if compute_v else '0'}"
+    return factored(A, made=made, work=lambda _, n: lapack.eigh(n, compute_v))
 
 
 @rule("aten._linalg_svd")

@@ -13,7 +13,7 @@ from graphflops.base.record import Record
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, differ, meet, mod, prod
 from graphflops.rules.elementwise import promote
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Operands
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, have_shape, shown, tensors_of, where_wanted
 from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, UINT8, DType, TensorType
@@ -43,7 +43,7 @@ def computed_in(dtype: DType) -> DType:
     return FLOAT32 if dtype in (FLOAT16, BFLOAT16) else dtype
 
 
-@takes("x normalized_shape= weight? bias?")
+@rule("aten.layer_norm").takes("x normalized_shape= weight? bias?")
 def row_norm(of: Operands, *, statistics: int = STATISTICS, kept: int = 0) -> Estimate:
     """Seven operations per element with weight and bias, four by the root mean square; a root per row. kept: results."""
     x, inner = of.x, of.normalized_shape
@@ -58,7 +58,6 @@ def row_norm(of: Operands, *, statistics: int = STATISTICS, kept: int = 0) -> Es
 
 
 _ROOT: dict[str, Any] = {"order": "x normalized_shape weight", "statistics": MEAN_SQUARE}
-rule("aten.layer_norm")(row_norm)
 rule("aten.native_layer_norm").derived(row_norm, kept=2)
 rule("aten.rms_norm").derived(row_norm, **_ROOT)
 rule("aten._fused_rms_norm").derived(row_norm, kept=1, **_ROOT)

@@ -172,10 +172,8 @@ def pow_(a: Value, exponent: Value) -> Estimate:
 @rule("aten.float_power")
 def float_power(a: Value, exponent: Value) -> Estimate:
     """As `pow`, in double precision."""
-    is_complex = result_type(a, exponent).kind == "complex"
-    return elementwise(
-        power_work(exponent), a, exponent, result=lambda *_: COMPLEX128 if is_complex else FLOAT64
-    )
+    dtype = COMPLEX128 if result_type(a, exponent).kind == "complex" else FLOAT64
+    return elementwise(power_work(exponent), a, exponent, result=lambda *_: dtype)
 
 
 rule("aten.square").derived(pow_, says="One multiplication per element.", order="a", exponent=2)

@@ -14,7 +14,7 @@ from graphflops.rules.elementwise import WORK, activation_named, differentiate
 from graphflops.rules.matmul import add_product, flops_of, grouped_mm, matmul, matmul_into
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import backward, require, rule
-from graphflops.rules.shapes import Tensors, only_result, shown
+from graphflops.rules.shapes import Tensors, only_result, shown, tensors_of
 from graphflops.tensor import BFLOAT16, FLOAT4_PAIR, FLOAT32, INT8, INT32, UINT8, DType, TensorType, flat
 
 KIND = "quantisation"
@@ -29,23 +29,19 @@ MIN_MAX = 2  # both extremes
 
 def convert(x: TensorType, dtype: DType | None, per_element: int, *parameters: Value) -> Estimate:
     """A conversion with `per_element` operations that reads the tensors among its parameters."""
-    reads = (x, *(value for value in parameters if isinstance(value, TensorType)))
-    return Estimate((x.like(dtype=dtype),), vector_flops=per_element * x.numel, reads=reads)
+    return Estimate((x.like(dtype=dtype),), 0, per_element * x.numel, reads=tensors_of((x, *parameters)))
 
 
 # Operators of torch.export: quantized tensors are plain integer tensors.
 
 
-@takes("x scale= zero_point? * out_dtype? output_dtype? block_size? input_dtype? quant_min? quant_max?")
+@rule(
+    "quantized_decomposed.dequantize_per_tensor dequantize_per_channel dequantize_per_channel_group dequantize_per_token"
+).takes("x scale= zero_point? * out_dtype? output_dtype? block_size? input_dtype? quant_min? quant_max?")
 def dequantize(of: Operands) -> Estimate:
     """Three operations per element, two without zero points; the result is in float32 by default."""
     dtype = of.out_dtype or of.output_dtype or FLOAT32
     return convert(of.x, dtype, DEQUANTIZE - (of.zero_point is None), of.scale, of.zero_point)
-
-
-rule(
-    "quantized_decomposed.dequantize_per_tensor dequantize_per_channel dequantize_per_channel_group dequantize_per_token"
-)(dequantize)
 
 
 @takes("weight weight_scales weight_zero_points? indices")
@@ -87,7 +83,7 @@ backward(
 KIND = "product"
 
 
-@takes("a b scale_a scale_b bias? scale_result? out_dtype?")
+@rule("aten._scaled_mm", product=("a", "b")).takes("a b scale_a scale_b bias? scale_result? out_dtype?")
 def scaled_mm(of: Operands) -> Estimate:
     """Product of narrow floats; each result takes both operands' scales, then the bias and its own scale."""
     a, b, *scales = of.named("a b scale_a scale_b")
@@ -106,9 +102,6 @@ def scaled_mm(of: Operands) -> Estimate:
         fits = any(not any(map(differ, chain(*form), chain(*given))) for form in alike)
         require(fits, f"scales of {shown(given[0])} and {shown(given[1])} do not fit {a} and {b}")
     return _scaled(matmul_into(a, b, of.out_dtype or a.dtype), tuple(scales), of.bias, of.scale_result)
-
-
-rule("aten._scaled_mm", product=("a", "b"))(scaled_mm)
 
 
 @rule("aten._scaled_mm_v2", product=("a", "b")).takes("a b scale_a? * scale_b? bias?")
@@ -157,7 +150,7 @@ def weight_only(x: TensorType, features: Dim, per_weight: int, *weight: TensorTy
     return Estimate((out,), flops, per_weight * features * inner, reads=(x, *weight))
 
 
-@takes("x weight scales zero_points? dtype?")
+@rule("quantized_decomposed.mixed_linear").takes("x weight scales zero_points? dtype?")
 def dequantized_product(of: Operands, *, axis: int = 0, each: int | None = None) -> Estimate:
     """Three operations dequantize each weight, two without zero points; rows of a 4-D weight come in tiles of eight.
 
@@ -172,7 +165,6 @@ rule(
     "aten._weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros"
 ).derived(dequantized_product, order="x weight _ scales zero_points", each=DEQUANTIZE)
 rule("quantized_decomposed.mixed_mm").derived(dequantized_product, axis=1)
-rule("quantized_decomposed.mixed_linear").derived(dequantized_product)
 
 
 @rule("aten._convert_weight_to_int4pack", kind="movement")

@@ -237,10 +237,8 @@ def diag(x: TensorType, diagonal: int = 0) -> Estimate:
 
 def overwritten(x: TensorType, src: TensorType, part: TensorType) -> Estimate:
     """A copy of the tensor with a part replaced by a source of the part's shape."""
-    require(
-        shapes.have_shape(part.shape, src),
-        f"{shown(src.shape)} does not fit a part of shape {shown(part.shape)}",
-    )
+    fits = shapes.have_shape(part.shape, src)
+    require(fits, f"{shown(src.shape)} does not fit a part of shape {shown(part.shape)}")
     return Estimate((x.like(),), reads=(x, src))
 
 

@@ -319,7 +319,7 @@ def cut(weights: Tensors, each: int) -> list[Layer]:
     return layers_of(weights, len(weights) // each, has_biases=each > 3)
 
 
-@takes("x weight= weight_stride0= * weight_buf? hx cx? mode= bidirectional=")
+@rule("aten._cudnn_rnn").takes("x weight= weight_stride0= * weight_buf? hx cx? mode= bidirectional=")
 def cudnn_rnn(of: Operands, *, in_one_buffer: bool = False) -> Estimate:
     """As the layer of that mode; the size of cuDNN's reserved memory is not known. MIOpen returns the weights as one."""
     x, weight, each, weight_buf, hx, cx, mode, bidirectional = of
@@ -333,7 +333,6 @@ def cudnn_rnn(of: Operands, *, in_one_buffer: bool = False) -> Estimate:
     return replace(estimate, out=results, writes=(out, *states))
 
 
-rule("aten._cudnn_rnn")(cudnn_rnn)
 rule("aten.miopen_rnn").derived(cudnn_rnn, weight_buf=None, in_one_buffer=True)
 
 

@@ -118,7 +118,7 @@ def any_along(x: TensorType, dim: Axes = None, keepdim: bool = False) -> Estimat
     return reduction(x, dim, keepdim, result=truths)
 
 
-@takes("x * dim? keepdim? output_dtype?")
+@rule("aten.var").takes("x * dim? keepdim? output_dtype?")
 def spread(of: Operands, *, root: bool = False, with_mean: bool = False) -> Estimate:
     """The mean, then the squared distances: four operations per element, two divisions per result."""
     x, dim, keepdim, dtype = of
@@ -131,7 +131,6 @@ def spread(of: Operands, *, root: bool = False, with_mean: bool = False) -> Esti
     )
 
 
-rule("aten.var")(spread)
 rule("prims.var").derived(spread, order="x dim")
 rule("aten.std").derived(spread, root=True)
 rule("aten.var_mean").derived(spread, with_mean=True)
@@ -217,7 +216,7 @@ SOFTMAX_GRADIENT = 4  # multiply 1, sum 1, subtract 1, multiply 1
 LOG_SOFTMAX_GRADIENT = 3  # sum 1, multiply 1, subtract 1; and an exponential
 
 
-@takes("x dim? dtype? mask?")
+@rule("aten.softmax special_softmax _softmax").takes("x dim? dtype? mask?")
 def softmax_along(of: Operands, *, per_element: int = SOFTMAX) -> Estimate:
     """Maximum, difference, exponential, sum and division; the axis need only exist."""
     x, dim, dtype, mask = of
@@ -229,7 +228,6 @@ def softmax_along(of: Operands, *, per_element: int = SOFTMAX) -> Estimate:
     return Estimate((out,), vector_flops=work, transcendentals=x.numel, reads=(x, mask))
 
 
-rule("aten.softmax special_softmax _softmax")(softmax_along)
 rule("aten._safe_softmax").derived(softmax_along, per_element=SOFTMAX + SAFE)
 rule("aten._masked_softmax").derived(softmax_along, order="x mask dim", per_element=SOFTMAX + 1)
 

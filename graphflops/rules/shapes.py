@@ -225,10 +225,8 @@ def shown(shape: Iterable[Dim]) -> str:
 def resolved(x: TensorType, size: Sequence[Dim]) -> Shape:
     """The requested shape with a -1 resolved; raises ShapeError if the number of elements provably differs."""
     holes = [place for place, wanted in enumerate(size) if isinstance(wanted, int) and wanted < 0]
-    require(
-        [size[place] for place in holes] in ([], [-1]),
-        f"only one size can be -1, and none less, in {shown(size)}",
-    )
+    fits = [size[place] for place in holes] in ([], [-1])
+    require(fits, f"only one size can be -1, and none less, in {shown(size)}")
     known = dims.prod(wanted for place, wanted in enumerate(size) if place not in holes)
     mismatch = f"{shown(x.shape)} holds {x.numel} elements, which do not fit {shown(size)}"
     if not holes:

@@ -101,9 +101,8 @@ def view_as_real(x: TensorType) -> Estimate:
 @rule("aten.view_as_complex")
 def view_as_complex(x: TensorType) -> Estimate:
     """A view of pairs of real numbers as complex numbers."""
-    require(
-        x.rank > 0 and not differ(x.shape[-1], 2), f"the last axis of {shapes.shown(x.shape)} holds no pairs"
-    )
+    holds_pairs = x.rank > 0 and not differ(x.shape[-1], 2)
+    require(holds_pairs, f"the last axis of {shapes.shown(x.shape)} holds no pairs")
     return free(x.view(x.shape[:-1], complex_of(x.dtype)))
 
 

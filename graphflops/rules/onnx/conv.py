@@ -92,10 +92,8 @@ def convolution(of: Operands, *, group: int = 1, kernel_shape: Ints = (), **geom
 
 def require_one_padding(auto_pad: str = "NOTSET", pads: Ints = (), **others: object) -> None:
     """Raises ShapeError if a convolution specifies its padding twice."""
-    require(
-        auto_pad in ("NOTSET", "") or not pads,
-        f"a convolution padded by auto_pad {auto_pad} has no pads {pads}",
-    )
+    fits = auto_pad in ("NOTSET", "") or not pads
+    require(fits, f"a convolution padded by auto_pad {auto_pad} has no pads {pads}")
 
 
 def spatial_sizes(x: TensorType, w: TensorType, group: int, kernel: Ints = ()) -> tuple[Dim, ...]:

@@ -122,9 +122,8 @@ def scatter_nd(
     deep = _depth(x, indices)
     slices = (*indices.shape[:-1], *x.shape[deep:])
     require(have_shape(slices, updates), f"updates {shown(updates.shape)} for slices {shown(slices)}")
-    return _scattered(
-        x, indices, updates, reduction, lambda known: named_by(x, known, indices.rank - 1, deep)
-    )
+    lead = indices.rank - 1
+    return _scattered(x, indices, updates, reduction, lambda known: named_by(x, known, lead, deep))
 
 
 def _scattered(

@@ -44,9 +44,7 @@ def before(count: Dim, formula: Dim, turn: str) -> Dim:
     name = f"{turn}_left"  # the number of later iterations
     try:
         within = formula.substitute({sizes[0]: dims.symbol(turn) + 1 + dims.symbol(name) - more})
-        return (
-            within.substitute({name: count - 1 - dims.symbol(turn)}) if isinstance(within, Expr) else within
-        )
+        return at_turn(within, name, count - 1 - dims.symbol(turn))
     except DimError:  # it grows too large on the way
         return formula
 
@@ -75,9 +73,8 @@ def _ways(count: Dim, weights: Iterable[tuple[int, Dim]]) -> Dim:
     """The sum of weights, each times the number of ways to choose `taken` of `count` things; with one denominator."""
     whole = math.factorial(_DEGREE + 1)
     shares = ((taken, each * (whole // math.factorial(taken))) for taken, each in weights)
-    return dims.floor_div(
-        dims.total(share * dims.prod(count - gone for gone in range(taken)) for taken, share in shares), whole
-    )
+    ways = (share * dims.prod(count - gone for gone in range(taken)) for taken, share in shares)
+    return dims.floor_div(dims.total(ways), whole)
 
 
 def turns_while(condition: Dim | None, turn: str) -> Dim | None:

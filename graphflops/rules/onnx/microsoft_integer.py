@@ -142,9 +142,8 @@ def qordered_attention(of: Operands, *, num_heads: int, unidirectional: int = 0)
     x, widths = of.x, tuple(weight.shape[-1] for weight in of.named("q_weight k_weight v_weight"))
     wide = x.like((x.shape[-1], sum(widths)))
     product, q, v = project(x, wide, of.q_bias, num_heads, widths)
-    problem = attention_to(
-        q, num_heads, x.shape[1], v.shape[-1], of.attention_bias, causal=unidirectional != 0
-    )
+    keys, causal = x.shape[1], unidirectional != 0
+    problem = attention_to(q, num_heads, keys, v.shape[-1], of.attention_bias, causal=causal)
     out = merged(q, v.shape[-1])
     requantized = FROM_FLOAT * (x.shape[0] * x.shape[1] * wide.shape[-1] + problem.scores + out.numel)
     parts = (product, problem.forward(), per_score(problem, of.mask_index), work(requantized))

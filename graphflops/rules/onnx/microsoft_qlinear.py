@@ -156,8 +156,7 @@ def meet_parameters(of: Operands, axis: int, block_size: int) -> None:
         meet(of.zero_point.numel, of.scale.numel, problem)
 
 
-@rule("onnx.QuantizeLinear", "com.microsoft.QuantizeLinear")
-@takes("x scale zero_point?")
+@rule("onnx.QuantizeLinear", "com.microsoft.QuantizeLinear").takes("x scale zero_point?")
 def quantize_linear(of: Operands, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0) -> Estimate:
     """Six operations per element, five without a zero point, whatever shares a scale."""
     meet_parameters(of, axis, block_size)
@@ -166,8 +165,7 @@ def quantize_linear(of: Operands, *, axis: int = 1, block_size: int = 0, output_
     return convert(of.x, dtype, quantizing(dtype, of.zero_point), of.scale, of.zero_point)
 
 
-@rule("onnx.DequantizeLinear", "com.microsoft.DequantizeLinear")
-@takes("x scale zero_point?")
+@rule("onnx.DequantizeLinear", "com.microsoft.DequantizeLinear").takes("x scale zero_point?")
 def dequantize_linear(of: Operands, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0) -> Estimate:
     """Three operations per element, two without a zero point, whatever shares a scale."""
     meet_parameters(of, axis, block_size)
@@ -284,9 +282,8 @@ def qlinear_where(of: Operands) -> Estimate:
     """One selection per result, between conversions of the operands and of the result."""
     choice = pointwise(WORK["where"], of.condition, of.x, of.y)
     operands = ((of.x, of.x_zero_point), (of.y, of.y_zero_point))
-    return between(choice, operands, of.z_zero_point, of.x_scale, of.y_scale, of.z_scale).plus(
-        reads=(of.condition,)
-    )
+    found = between(choice, operands, of.z_zero_point, *of.named("x_scale y_scale z_scale"))
+    return found.plus(reads=(of.condition,))
 
 
 @rule("com.microsoft.QLinearConcat")

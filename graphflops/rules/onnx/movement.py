@@ -106,9 +106,8 @@ def squeeze(x: TensorType | UnknownType, axes: entries.Numbers = None) -> Estima
     if gone is None:
         left = x.rank - entries.rank_of(axes, "Squeeze")
         return free(x.view(entries.unknown("squeeze", place) for place in range(left)))
-    require_known(
-        gone != () or not ones, "of an empty list of axes ONNX removes none, onnxruntime all of length one"
-    )
+    is_told = gone != () or not ones
+    require_known(is_told, "of an empty list of axes ONNX removes none, onnxruntime all of length one")
     for place in gone:
         meet(x.shape[place], 1, f"axis {place} of {shown(x.shape)} is not of length one")
     return free(same_elements(x, (length for place, length in enumerate(x.shape) if place not in gone)))
@@ -258,9 +257,8 @@ def col2im(
         blocks = prod(window_counts(image, block, **geometry))
         meet(blocks, columns, f"{columns} columns where {blocks} blocks lie in {shown(image)}")
     if image is None:
-        image = tuple(
-            entries.unknown("col2im", place) for place in range(2, 2 + entries.rank_of(image_shape, "Col2Im"))
-        )
+        rank = entries.rank_of(image_shape, "Col2Im")
+        image = tuple(entries.unknown("col2im", 2 + place) for place in range(rank))
     channels = entries.unknown("col2im", 1) if block is None else floor_div(rows, prod(block))
     return columns_to_image(x, (batch,), channels, image)
 

@@ -17,14 +17,14 @@ from graphflops.rules.loss import cross_entropy_loss, likelihood
 from graphflops.rules.norm import MEAN_SQUARE, STATISTICS, group_norm, normalised, scaled, updated
 from graphflops.rules.onnx.activation import only_value
 from graphflops.rules.onnx.entries import Outputs, chosen_axes, fused, is_wanted, onnx_dtype, work
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Operands
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import axis_of, only_result, reduced, tensors_of
 from graphflops.tensor import BOOL, FLOAT32, INT32, DType, TensorType
 
 
-@takes("x scale bias mean var; training_mode=0 is_test=0")
+@rule("onnx.BatchNormalization").takes("x scale bias mean var; training_mode=0 is_test=0")
 def batch_normalization(of: Operands, *, outputs: Outputs = (True,), by_results: bool = False) -> Estimate:
     """In inference one scale and one shift per element; in training seven operations, and new running statistics."""
     x, scale, bias, *statistics = of
@@ -37,7 +37,6 @@ def batch_normalization(of: Operands, *, outputs: Outputs = (True,), by_results:
     return replace(updated(normalised(x, of.var.numel, scale, bias), *running), out=out, writes=None)
 
 
-rule("onnx.BatchNormalization").derived(batch_normalization)
 rule(*(f"onnx.BatchNormalization.{version}" for version in (1, 6, 7, 9))).derived(
     batch_normalization,
     says="As the newest version; it trains if statistics are wanted: the running ones, and the batch's "
@@ -49,7 +48,7 @@ rule(*(f"onnx.BatchNormalization.{version}" for version in (1, 6, 7, 9))).derive
 rule("onnx.GroupNormalization").derived(group_norm, order="x weight bias")  # of groups or of channels
 
 
-@takes("x scale bias?; axis=-1 stash_type=1")
+@rule("onnx.LayerNormalization").takes("x scale bias?; axis=-1 stash_type=1")
 def by_rows(of: Operands, *, statistics: int = STATISTICS, kept: int = 2) -> Estimate:
     """Seven operations per element with a bias, four by the root mean square, a root per row. kept: results beside `x`."""
     x, scale, bias = of
@@ -65,7 +64,6 @@ def by_rows(of: Operands, *, statistics: int = STATISTICS, kept: int = 2) -> Est
     return replace(normalised(x, prod(rows), scale, bias, statistics), out=(out, *(statistic,) * kept))
 
 
-rule("onnx.LayerNormalization")(by_rows)
 rule("onnx.RMSNormalization").derived(by_rows, order="x scale", statistics=MEAN_SQUARE, kept=0)
 rule("onnx.SimplifiedLayerNormalization", "com.microsoft.SimplifiedLayerNormalization").derived(
     by_rows, order="x scale", statistics=MEAN_SQUARE, kept=1

@@ -86,10 +86,8 @@ def gemm(of: Operands, **others: object) -> Estimate:
     """The product, and vector FLOPs for the remaining operations of alpha * (a @ b) + beta * c."""
     a, b, c = of
     require(a.rank == 2 and b.rank == 2, f"Gemm multiplies two matrices, not {a} and {b}")
-    turned = (
-        x.view(x.shape[::-1]) if transposed else x for x, transposed in ((a, of.transA), (b, of.transB))
-    )
-    product = products.matmul(*turned)
+    pairs = ((a, of.transA), (b, of.transB))
+    product = products.matmul(*(x.view(x.shape[::-1]) if transposed else x for x, transposed in pairs))
     if c is None:
         scaled = products.additions(only_result(product)) if of.alpha != 1 else 0
         return replace(product, vector_flops=scaled)

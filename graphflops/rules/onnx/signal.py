@@ -210,9 +210,7 @@ def _scaled(length: Dim, factor: Number) -> Dim | None:
 def _resized(x: TensorType, lengths: dict[int, Dim | None], mode: str, antialias: bool = False) -> Estimate:
     require_known(mode in _TAPS, f"unknown mode {mode}")
     wanted = [lengths.get(place, own) for place, own in enumerate(x.shape)]
-    shape = tuple(
-        entries.unknown("resize", at) if length is None else length for at, length in enumerate(wanted)
-    )
+    shape = tuple(entries.unknown("resize", at) if size is None else size for at, size in enumerate(wanted))
     taps = _TAPS[mode]
     kept = [compare("==", own, size) for own, size in zip(x.shape, shape, strict=True)]
     if taps and kept == [1] * x.rank:
