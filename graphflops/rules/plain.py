@@ -1,10 +1,10 @@
 """Operators that one line describes: copies, gradients put back, a number of operations for each element, bookkeeping.
 
-A line of `plain.txt` names the kind of some operators and the operators; then operands and attributes as for `takes`, `x~`
-for an operand that is not read, `x^` for one of which as many elements are read as are returned; after `->` the results,
-after `;` the work; last what is counted, in a sentence. A result is like an operand, of another element type in `x:bool` or
-`x:grad`; in `x:dtype|int8` of the given one, else int8. Without an operand it is `new(n):dtype`; `=x` is the operand's own
-memory, `+x` memory that is not written, `-` nothing.
+A line of `plain.txt` names the kind of some operators and the operators, after a comma those of another namespace; then
+operands and attributes as for `takes`, `x~` for an operand that is not read, `x^` for one of which as many elements are
+read as are returned; after `->` the results, after `;` the work; last what is counted, in a sentence. A result is like an
+operand, of another element type in `x:bool` or `x:grad`; in `x:dtype|int8` of the given one, else int8. Without an operand
+it is `new(n):dtype`; `=x` is the operand's own memory, `+x` memory that is not written, `-` nothing.
 
 Sizes are in parentheses. Those of an operand get names, `x(m,k)`, where `*rows` is all that are left; those of a result
 are computed from them, and from numbers of the call: `x(m,2*k)`. In a result `*sizes` is a list, or the shape of an operand,
@@ -127,7 +127,7 @@ for _line in filter(lambda line: not line.startswith("#"), _TEXT.replace("\n  ",
         if name[-1] not in "*~"
     )
     _factors = tuple(name for word in _work.split() if "@" in word for name in word.split("@"))
-    rule(_keys, kind=_kind, product=_factors).derived(  # type: ignore[arg-type]
+    rule(*_keys.split(", "), kind=_kind, product=_factors).derived(  # type: ignore[arg-type]
         Taking(_names.replace("~", "").replace("^", ""), plain),
         says=_says,
         shapes=dict(_SHAPE.findall(_operands)),
