@@ -76,9 +76,8 @@ def _forms() -> Mapping[str, tuple[Form, ...]]:
         names, _, text = line.partition(":")
         forms = (form.split() for form in text.split("|"))
         taken = tuple(tuple(special.get(shape, tuple(shape.split(","))) for shape in form) for form in forms)
-        found.update(
-            dict.fromkeys((name if "." in name else f"onnx.{name}" for name in names.split()), taken)
-        )
+        operators = (name if "." in name else f"onnx.{name}" for name in names.split())
+        found.update(dict.fromkeys(operators, taken))
     return found
 
 
@@ -163,10 +162,8 @@ def _faults(op: str, operands: Sequence[object], attributes: Mapping[str, object
             spread, kept = integers("dilations"), str(attributes.get("auto_pad", "")).startswith("SAME")
             yield f"dilations {spread} beside auto_pad" if kept and any(step != 1 for step in spread) else ""
         case "ReverseSequence":
-            axis = attributes.get("batch_axis", 1)
-            yield (
-                f"batch_axis and time_axis are both {axis}" if axis == attributes.get("time_axis", 0) else ""
-            )
+            axis, steps = attributes.get("batch_axis", 1), attributes.get("time_axis", 0)
+            yield f"batch_axis and time_axis are both {axis}" if axis == steps else ""
         case "Gather" | "GatherElements" | "Scatter" | "ScatterElements":
             axis = attributes.get("axis", 0)
             if x is not None and isinstance(axis, int) and -x.rank <= axis < x.rank:

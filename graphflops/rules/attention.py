@@ -1,9 +1,8 @@
 """Scaled dot-product attention: softmax(scale * q @ k.T + mask) @ v, over (..., heads, rows, width).
 
-Work per element of the score tensor: scale 1, mask 1 if there is one, softmax 4 and an exponential,
-dropout 3. The two products are counted dense; the FLOPs that a causal or windowed structure makes needless are in
-`masked_flops`, exact to the element. Fused operators never store scores. Keys and values are read at their
-own number of heads, however many queries share them.
+The two products are counted dense; the FLOPs that a causal or windowed structure makes needless are in `masked_flops`, exact
+to the element. Fused operators never store scores. Keys and values are read at their own number of heads, however many
+queries share them.
 
 Packed sequences attend within themselves, so the work is the sum of the products of their lengths. It is counted
 in this way if the contents of the offsets are known; if they depend on data, it is bounded by every row attending

@@ -1,9 +1,7 @@
 """Attention as torch calls it, with operators for the forward and for its gradients; whole modules; operators of libraries.
 
-Fused kernels recompute the scores: five products for the forward's two, or 2.5 times its matrix work if keys
-and values are equally wide. Attention that stores its scores needs four, twice the forward's. A module has its projections,
-its heads, and in an encoder the layer around them. Biases, residual additions, activations and normalisations are vector
-work: 1 per added element, ReLU 1, GELU 4 and an error function, layer normalisation 7.
+A module has its projections, its heads, and in an encoder the layer around them. Biases, residual additions, activations and
+normalisations are vector work.
 """
 
 from collections.abc import Callable
@@ -14,6 +12,7 @@ from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, ceil_div, dim_max, floor_div, meet, prod, same
 from graphflops.rules import attention
 from graphflops.rules.attention import Attention, Given
+from graphflops.rules.elementwise import WORK
 from graphflops.rules.matmul import grouped_mm
 from graphflops.rules.norm import AFFINE, NORMALISE, STATISTICS
 from graphflops.rules.operands import Operands, takes
@@ -80,10 +79,8 @@ def flash_attention(of: Operands) -> Estimate:
     query, keys = of.query, of.key.shape[-2]
     state = flash_state(query, query.shape[:-1], keys, bool(of.return_debug_mask))
     row_sums, sizes = query.like(query.shape[:-1], FLOAT32), (None, None, query.shape[-2], keys)
-    scales = of.named("q_descale k_descale v_descale")
-    return attention.dense(of.given).forward(
-        result_of(query, of.value), row_sums, *sizes, *state, reads=scales
-    )
+    results, scales = (result_of(query, of.value), row_sums), of.named("q_descale k_descale v_descale")
+    return attention.dense(of.given).forward(*results, *sizes, *state, reads=scales)
 
 
 @rule(
@@ -138,7 +135,7 @@ def _returned(estimate: Estimate, out: TensorType | None) -> Estimate:
     return estimate if out is None else replace(estimate, out=sums, writes=(out, *sums))
 
 
-@takes(
+@rule("aten._flash_attention_forward").takes(
     "query key value offsets_q? offsets_k? * max_q= max_k= dropout_p? is_causal? left? right? window_size? "
     "return_debug_mask? seqused_k? alibi_slopes? block_table? q_descale? k_descale? v_descale? out?"
 )
@@ -159,7 +156,6 @@ def flash_attention_forward(of: Operands) -> Estimate:
     return _returned(problem.forward(*results, reads=reads), of.out)
 
 
-rule("aten._flash_attention_forward")(flash_attention_forward)
 rule("aten._flash_attention_forward_no_dropout_inplace", "torch_attn._varlen_attn_out").derived(
     flash_attention_forward, order="out query key value offsets_q offsets_k"
 )
@@ -183,7 +179,7 @@ def efficient_attention_forward(of: Operands) -> Estimate:
     return attention.efficient(of.given).forward(*out, reads=of.named("offsets_q offsets_k seqlen_k"))
 
 
-@takes(
+@rule("aten._cudnn_attention_forward").takes(
     "query key value mask? offsets_q? offsets_k? * max_q= max_k= compute_log_sumexp? dropout_p? is_causal? "
     "seqused_k? block_table? out?"
 )
@@ -200,7 +196,6 @@ def cudnn_attention_forward(of: Operands) -> Estimate:
     return _returned(replace(found, writes=(out, row_sums)), of.out)
 
 
-rule("aten._cudnn_attention_forward")(cudnn_attention_forward)
 rule("aten._cudnn_attention_forward_no_dropout_inplace").derived(
     cudnn_attention_forward,
     order="out query key value offsets_q offsets_k max_q max_k is_causal",
@@ -234,23 +229,22 @@ def gradient(call: ForwardCall, problem: Callable[[Given], Attention], *, fused:
     return replace(found, out=tuple(each for each in found.out if each is not None))
 
 
-for _problem, _forward, _backward in (
+for _problem, _names in (
     (
         attention.dense,
-        "aten.scaled_dot_product_attention _scaled_dot_product_flash_attention _scaled_dot_product_cudnn_attention "
+        "aten._scaled_dot_product_flash_attention _scaled_dot_product_cudnn_attention "
         "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention "
         "_scaled_dot_product_fused_attention_overrideable",
-        "aten._scaled_dot_product_flash_attention_backward _scaled_dot_product_cudnn_attention_backward "
-        "_scaled_dot_product_flash_attention_for_cpu_backward _scaled_dot_product_efficient_attention_backward "
-        "_scaled_dot_product_fused_attention_overrideable_backward",
     ),
-    (attention.flash, "aten._flash_attention_forward", "aten._flash_attention_backward"),
-    (attention.flash, "torch_attn._varlen_attn", "torch_attn._varlen_attn_backward"),
-    (attention.cudnn, "aten._cudnn_attention_forward", "aten._cudnn_attention_backward"),
-    (attention.efficient, "aten._efficient_attention_forward", "aten._efficient_attention_backward"),
+    (attention.flash, "aten._flash_attention_forward"),
+    (attention.flash, "torch_attn._varlen_attn"),
+    (attention.cudnn, "aten._cudnn_attention_forward"),
+    (attention.efficient, "aten._efficient_attention_forward"),
 ):
-    rule(_backward).derived(gradients, problem=_problem)
-    backward(_forward)(lambda call, problem=_problem: gradient(call, problem))  # type: ignore[misc]
+    _gradients = (f"{name.removesuffix('_forward')}_backward" for name in _names.split())
+    rule(" ".join(_gradients)).derived(gradients, problem=_problem)
+    backward(_names)(lambda call, problem=_problem: gradient(call, problem))  # type: ignore[misc]
+backward("aten.scaled_dot_product_attention")(lambda call: gradient(call, attention.dense))
 backward("aten._scaled_dot_product_attention_math", "aten._scaled_dot_product_attention_math_for_mps")(
     lambda call: gradient(call, attention.dense, fused=False)
 )
@@ -279,10 +273,17 @@ def sparse_attention(of: Operands, *attributes: object) -> Estimate:
 def flash_attention_3(of: Operands, *attributes: object) -> Estimate:
     """Attention over (batch, rows, heads, width), with the logarithm of each row's sum; causal by the last key."""
     q, k, v, _, causal = of
-    problem = attention.attend(
-        *map(attention.heads_first, (q, k, v)), right=0 if causal else None, bottom_right=True
-    )
+    operands = map(attention.heads_first, (q, k, v))
+    problem = attention.attend(*operands, right=0 if causal else None, bottom_right=True)
     return problem.forward(q.like((*q.shape[:-1], v.shape[-1])), q.like(q.shape[:-1], FLOAT32))
+
+
+@rule("torchao.qscaled_dot_product").takes("query key value attn_mask? dropout_p? is_causal?")
+def quantized_attention(of: Operands, *attributes: object) -> Estimate:
+    """Attention over quantised operands; probabilities and results are quantised again."""
+    problem = attention.attend(of.query, of.key, of.value, of.attn_mask, right=0 if of.is_causal else None)
+    requantized = WORK["quantize"].on(problem.scores + of.query.numel)
+    return problem.forward(of.query.like()).plus(requantized)
 
 
 GELU = 4

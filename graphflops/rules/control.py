@@ -86,7 +86,7 @@ def _of_any_turn(carried: Sequence[Value]) -> Values:
 @rule("higher_order.scan")
 def scan(combine: Region, init: Values, xs: Tensors, additional_inputs: Values = ()) -> Estimate:
     """The body once per slice of the first axis; the results of all iterations are stacked."""
-    require(bool(xs) and xs[0].rank > 0, "scan needs something to scan over")
+    require(bool(xs) and xs[0].rank > 0, "there is nothing to scan over")
     length = xs[0].shape[0]
     turn = _later_turn(combine, init, (*(_first(x) for x in xs), *additional_inputs))
     carried, stacked = turn.out[: len(init)], turn.out[len(init) :]
@@ -120,20 +120,18 @@ def _require_kept(before: Sequence[Value], after: Sequence[Value]) -> None:
 @rule("higher_order.associative_scan")
 def associative_scan(combine: Region, xs: Tensors, additional_inputs: Values = ()) -> Estimate:
     """One combination for every slice except the first: the work of a sequential scan, whatever tree a device runs."""
-    require(bool(xs) and xs[0].rank > 0, "associative_scan needs something to scan over")
+    require(bool(xs) and xs[0].rank > 0, "there is nothing to scan over")
     slices = tuple(_first(x) for x in xs)
     turn = combine(*slices, *slices, *additional_inputs)
     return Estimate(tuple(x.like() for x in xs), writes=(), regions=((turn, xs[0].shape[0] - 1),))
 
 
-@rule("higher_order.map_impl", "higher_order.map")
-def map_impl(body: Region, xs: Tensors, operands: Values = ()) -> Estimate:
-    """The body once per slice of the first axis."""
-    require(bool(xs) and xs[0].rank > 0, "map needs something to map over")
-    length = xs[0].shape[0]
-    turn = body(*(_first(x) for x in xs), *operands)
-    out = tuple(_stacked(value, length) for value in turn.out)
-    return Estimate(out, writes=(), regions=((turn, length),))
+rule("higher_order.map_impl", "higher_order.map").derived(
+    scan,
+    says="The body once per slice of the first axis.",
+    order="combine xs additional_inputs",
+    init=(),
+)
 
 
 @rule("higher_order.wrap_with_set_grad_enabled")
@@ -195,9 +193,8 @@ def auto_functionalized_v2(operator: Opaque, **keywords: Any) -> Estimate:
 def out_dtype(operator: Opaque, dtype: DType, *operands: Any) -> Estimate:
     """The cost of the wrapped operator, with results of another element type."""
     inner = _inner(operator, *operands)
-    return replace(
-        inner, out=tuple(x.like(dtype=dtype) if isinstance(x, TensorType) else x for x in inner.out)
-    )
+    out = tuple(x.like(dtype=dtype) if isinstance(x, TensorType) else x for x in inner.out)
+    return replace(inner, out=out)
 
 
 @rule("higher_order.print", "higher_order._export_tracepoint")

@@ -349,8 +349,8 @@ def slow_conv(of: Operands) -> Estimate:
 def conv_tbc(x: TensorType, weight: TensorType, bias: TensorType, pad: Dim = 0) -> Estimate:
     """A convolution along time of (time, batch, channel), with a weight (kernel, in, out)."""
     time, batch, channels = x.shape
-    kernel, expected, filters = weight.shape
-    meet(channels, expected, f"the input has {channels} channels, the weight takes {expected}")
-    out = x.like((*downsampled((time,), (kernel,), (1,), (1,), (pad,)), batch, filters))
-    flops = flops_of(out.numel * kernel * channels, x.dtype)
-    return Estimate((out,), flops, additions(out), reads=(x, weight, bias))
+    kernel, inner, filters = weight.shape
+    turned = x.view((batch, channels, time)), weight.view((filters, inner, kernel))
+    product = convolve(*turned, bias, 1, pad)
+    out = x.like((only_result(product).shape[2], batch, filters))
+    return replace(product, out=(out,), reads=(x, weight, bias))

@@ -1,9 +1,7 @@
 """Creation of tensors, random numbers, and dropout: every element is written, nothing is read.
 
 A fill and a progression of whole numbers are no arithmetic; a progression of real numbers is a multiplication
-and an addition per element. Drawing bits is not counted; turning them into a distribution is. A normal number costs two
-function evaluations and a product (Box and Muller: a logarithm, a root, a sine and a cosine make two of them); one
-drawn by rejection counts as one evaluation.
+and an addition per element. Drawing bits is not counted; turning them into a distribution is (`work.txt`).
 """
 
 import math
@@ -15,15 +13,12 @@ from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, ceil_div, floor_div
 from graphflops.rules.elementwise import (
     DEFAULT_FLOAT,
-    WORK,
-    differentiate,
-    elementwise,
     float_result,
     pointwise,
     result_type,
 )
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Shape, axis_of, doubled_pairs, few, tensors_of
+from graphflops.rules.shapes import Shape, axis_of, doubled_pairs, few, only_result, tensors_of
 from graphflops.rules.views import at_least_1d
 from graphflops.tensor import BOOL, INT64, UINT8, Contents, DType, TensorType
 
@@ -96,10 +91,9 @@ def eye(n: Dim, m: Dim | None = None, *, dtype: DType | None = None) -> Estimate
     return Estimate((TensorType((n, n if m is None else m), dtype or DEFAULT_FLOAT),))
 
 
-def progression(n: Dim, dtype: DType, flops: int = 2, transcendentals: int = 0) -> Estimate:
+def progression(n: Dim, dtype: DType) -> Estimate:
     """An arithmetic progression; one of integers counts as no arithmetic."""
-    work = flops if dtype.is_floating else 0
-    return Estimate((TensorType((n,), dtype),), vector_flops=work * n, transcendentals=transcendentals * n)
+    return Estimate((TensorType((n,), dtype),), vector_flops=2 * n if dtype.is_floating else 0)
 
 
 def _whole(number: Value) -> Dim | float:
@@ -153,10 +147,11 @@ def linspace(start: Value, end: Value, steps: Dim, *, dtype: DType | None = None
     return replace(progression(steps, dtype or float_result(start, end)), reads=tensors_of((start, end)))
 
 
-@rule("aten.logspace")
-def logspace(start: Value, end: Value, steps: Dim, *, dtype: DType | None = None) -> Estimate:
-    """Powers of evenly spaced exponents: a power each besides the exponent."""
-    return replace(linspace(start, end, steps, dtype=dtype), transcendentals=steps)
+rule("aten.logspace").derived(
+    linspace,
+    lambda exponents: replace(exponents, transcendentals=only_result(exponents).numel),
+    says="Powers of evenly spaced exponents: a power each besides the exponent.",
+)
 
 
 @rule("aten.vander")
@@ -190,26 +185,7 @@ rule("aten.tril_indices").derived(triangle_indices, upper=False)
 rule("aten.triu_indices").derived(triangle_indices, upper=True)
 
 
-def window(
-    window_length: Dim, *, dtype: DType | None = None, flops: int = 2, transcendentals: int = 0
-) -> Estimate:
-    """A product and a difference for a triangle, three operations and a cosine for each cosine; Kaiser's is as two."""
-    return progression(window_length, dtype or DEFAULT_FLOAT, flops, transcendentals)
-
-
-rule("aten.bartlett_window")(window)
-rule("aten.hann_window", "aten.hamming_window").derived(window, flops=3, transcendentals=1)
-rule("aten.blackman_window", "aten.kaiser_window").derived(window, flops=6, transcendentals=2)
-
-
 KIND = "random"
-
-
-@rule("aten.normal")
-def normal(mean: Value, std: Value = 1.0) -> Estimate:
-    """Normal numbers, scaled and shifted by tensors that are read."""
-    return elementwise(WORK["moved_normal_number"], mean, std, result=float_result)
-
 
 pointwise("binomial", "rejected_number", operands="count prob")
 
@@ -221,11 +197,6 @@ def multinomial(a: TensorType, num_samples: Dim, replacement: bool = False) -> E
     if replacement:
         return Estimate((out,), vector_flops=3 * a.numel, reads=(a,))
     return Estimate((out,), vector_flops=4 * a.numel, transcendentals=a.numel, reads=(a,))
-
-
-# Non-differentiable samples have no gradient; that of a gamma number goes through its sampler.
-backward("aten.bernoulli", "aten.normal", "aten.poisson", "aten.binomial")(differentiate(WORK["sample"]))
-backward("aten._standard_gamma")(differentiate(WORK["standard_gamma"]))
 
 
 # Counter-based generators: the state is an operand.

@@ -12,7 +12,7 @@ from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, Expr, at_least, broadcast, dim_max, prod, total
 from graphflops.rules.elementwise import float_result, result_type
 from graphflops.rules.lapack import halvings, n_log_n
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Operands
 from graphflops.rules.reduce import accumulated, indexed, parts, per_element, selected_indices, x_and_result
 from graphflops.rules.registry import backward, require, rule
 from graphflops.rules.shapes import Shape, axes, axis_of, only_result, reduced, replaced, results, tensors_of
@@ -153,7 +153,7 @@ def nonzero_numpy(x: TensorType) -> Estimate:
     return Estimate((vector,) * max(x.rank, 1), vector_flops=x.numel, reads=(x,))
 
 
-@takes("x dim? * return_inverse? return_counts?")
+@rule("aten.unique_dim").takes("x dim? * return_inverse? return_counts?")
 def distinct(of: Operands, *, sorting: bool = True) -> Estimate:
     """The distinct elements: n*log2(n) comparisons sort them, one per element tells neighbours apart.
 
@@ -175,7 +175,6 @@ def distinct(of: Operands, *, sorting: bool = True) -> Estimate:
 
 rule("aten._unique2").derived(distinct, order="x")
 rule("aten._unique").derived(distinct, results(0, 1), order="x")
-rule("aten.unique_dim").derived(distinct)
 rule("aten.unique_consecutive", "aten.unique_dim_consecutive").derived(distinct, order="x", sorting=False)
 
 

@@ -4,7 +4,6 @@ A norm costs two operations per element, a power if the order needs one, and a r
 """
 
 import math
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -18,49 +17,37 @@ from graphflops.rules.operands import Operands
 from graphflops.rules.parts import require_few
 from graphflops.rules.reduce import indexed, operand_gradient, parts, per_element, reduction
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Axes, Shape, Tensors, axes, axis_of, only_result, reduced, tensors_of
-from graphflops.tensor import BFLOAT16, FLOAT32, FLOAT64, INT64, DType, TensorType
+from graphflops.rules.shapes import Shape, Tensors, axes, axis_of, only_result, reduced, tensors_of
+from graphflops.tensor import BFLOAT16, FLOAT32, FLOAT64, INT64, TensorType
 
 KIND = "distance"
 
 ROOTLESS = (0, 1, math.inf, -math.inf)  # orders without powers and roots
 
 
-@rule("aten.linalg_vector_norm norm native_norm", kind="reduction")
-def of_vectors(
-    x: TensorType,
-    ord: float | None = 2,
-    dim: Axes = None,
-    keepdim: bool = False,
-    dtype: DType | None = None,
-    *,
-    root: bool = True,
-) -> Estimate:
+@rule("aten.linalg_vector_norm norm native_norm", kind="reduction").takes("x ord? dim? keepdim? dtype?")
+def of_vectors(of: Operands, *, root: bool = True) -> Estimate:
     """Two operations per element, magnitude (or square) and sum (or extreme); a power where the order needs one, a root."""
-    order = 2 if ord is None else ord
+    x, order, dim, keepdim, dtype = of
+    order = 2 if order is None else order
     powers = int(order not in (*ROOTLESS, 2)) + int(x.dtype.kind == "complex" and order != 2)
     roots = int(root and order not in ROOTLESS)
     real = real_of(dtype or x.dtype)
-    return reduction(x, dim, keepdim, real, each=2, evaluated=powers, evaluated_final=roots)
+    return reduction(x, dim, bool(keepdim), real, each=2, evaluated=powers, evaluated_final=roots)
 
 
 rule("aten.linalg__powsum", kind="reduction").derived(of_vectors, root=False)
 rule("aten.frobenius_norm", kind="reduction").derived(of_vectors, order="x dim keepdim")
 
 
-@rule("aten.linalg_matrix_norm", kind="reduction")
-def of_matrices(
-    x: TensorType,
-    ord: float | str = "fro",
-    dim: Axes = (-2, -1),
-    keepdim: bool = False,
-    dtype: DType | None = None,
-) -> Estimate:
+@rule("aten.linalg_matrix_norm", kind="reduction").takes("x ord? dim? keepdim? dtype?")
+def of_matrices(of: Operands) -> Estimate:
     """Singular values for the orders that need them, else two operations per element."""
-    rows, columns = axes(dim, x.rank)
-    if ord not in ("nuc", 2, -2):
-        return of_vectors(x, 2 if ord == "fro" else 1, (rows, columns), keepdim, dtype)
-    out = x.like(reduced(x.shape, (rows, columns), keepdim), real_of(dtype or x.dtype))
+    x, order, dim, keepdim, dtype = of
+    rows, columns = axes((-2, -1) if dim is None else dim, x.rank)
+    if order not in ("nuc", 2, -2):
+        return of_vectors(x, 2 if order in (None, "fro") else 1, (rows, columns), keepdim, dtype)
+    out = x.like(reduced(x.shape, (rows, columns), bool(keepdim)), real_of(dtype or x.dtype))
     work = 4 ** (x.dtype.kind == "complex") * lapack.svd(x.shape[rows], x.shape[columns], vectors=False)
     return Estimate((out,), vector_flops=work * prod(reduced(x.shape, (rows, columns))), reads=(x,))
 
@@ -69,16 +56,15 @@ rule("aten.nuclear_norm", kind="reduction").derived(of_matrices, order="x keepdi
 rule("aten.nuclear_norm.dim", kind="reduction").derived(of_matrices, order="x dim keepdim", ord="nuc")
 
 
-@rule("aten.linalg_norm", kind="reduction")
-def linalg_norm(
-    x: TensorType, ord: Any = None, dim: Axes = None, keepdim: bool = False, dtype: DType | None = None
-) -> Estimate:
+@rule("aten.linalg_norm", kind="reduction").takes("x ord? dim? keepdim? dtype?")
+def linalg_norm(of: Operands) -> Estimate:
     """A matrix norm along two axes with an order named, else a vector norm."""
+    x, order, dim, *others = of
     along = axes(dim, x.rank)
-    if ord is not None and len(along) == 2:
-        return of_matrices(x, ord, along, keepdim, dtype)
-    require(not isinstance(ord, str), f"the matrix norm {ord!r} needs two axes, not {len(along)}")
-    return of_vectors(x, ord, dim, keepdim, dtype)
+    if order is not None and len(along) == 2:
+        return of_matrices(x, order, along, *others)
+    require(not isinstance(order, str), f"the matrix norm {order!r} needs two axes, not {len(along)}")
+    return of_vectors(*of)
 
 
 @backward("aten.linalg_vector_norm", "aten.norm", "aten.frobenius_norm")

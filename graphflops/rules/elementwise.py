@@ -137,11 +137,9 @@ def work_of_launch(launch: Launch) -> Work:
     """Work per element of one kernel of a formula."""
     if launch.function == "fill":
         return Work("fill")
-    return (
-        power_work(launch.numbers[0])
-        if launch.function == "pow" and launch.numbers
-        else WORK[launch.function]
-    )
+    if launch.function == "pow" and launch.numbers:
+        return power_work(launch.numbers[0])
+    return WORK[launch.function]
 
 
 def first_gradient(work: Work) -> Work:

@@ -5,9 +5,8 @@ Dense products are counted; what the functions hide is in `masked_flops`, exact 
 blocks that are partly visible. The functions' traffic stays in registers and is not counted.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -15,7 +14,7 @@ from graphflops.attention.attention_use import Masking
 from graphflops.cost import Estimate, RegionRun, Value
 from graphflops.dims import Dim, Expr, dim_min, floor_div, total
 from graphflops.errors import NoRuleError
-from graphflops.rules.attention import MASK, Attention, attend
+from graphflops.rules.attention import MASK, Attention, Given, attend
 from graphflops.rules.indexing import index
 from graphflops.rules.operands import Operands
 from graphflops.rules.registry import ForwardCall, backward, rule
@@ -44,11 +43,10 @@ def index_operands(query: TensorType) -> Tensors:
     return (query.like((), INT32),) * 4
 
 
-def flex_problem(
-    query: TensorType, key: TensorType, value: TensorType, block_mask: Sequence[Value], seen: Seen | None
-) -> tuple[Attention, Seen]:
+def flex_problem(given: Given) -> tuple[Attention, Seen]:
     """The attention inside, and what of it is visible."""
-    problem = attend(query, key, value)
+    query, block_mask, seen = given["query"], given["block_mask"], given.get("seen")
+    problem = attend(query, given["key"], given["value"])
     if seen is None:  # known from types alone: the pairs in the blocks if these are counted, else all
         counts = tensors_of((block_mask[PARTIAL_BLOCKS], block_mask[FULL_BLOCKS]))
         rows, columns = block_mask[-3], block_mask[-2]
@@ -64,20 +62,15 @@ def flex_problem(
     return replace(problem, doubled_visible=seen.doubled_pairs if hides else None), seen
 
 
-def with_functions(
-    problem: Attention,
-    seen: Seen,
-    estimate: Callable[[Attention], Estimate],
-    scores: Sequence[RegionRun],
-    block_mask: Sequence[Any],
-    buffers: Sequence[Value],
-) -> Estimate:
+def with_functions(given: Given, estimate: Callable[[Attention], Estimate], *scores: RegionRun) -> Estimate:
     """The attention's estimate, with its own work and the functions' work for each pair that runs.
 
     The functions' graphs are listed as run zero times: to run them would count traffic of scores that stay on chip.
-    buffers: operands of the mask function, which is the block mask's last entry.
+    The mask function is the block mask's last entry.
     """
-    mask: RegionRun = block_mask[-1](*index_operands(problem.query), *buffers)
+    problem, seen = flex_problem(given)
+    buffers = given.get("mask_mod_other_buffers") or ()
+    mask: RegionRun = given["block_mask"][-1](*index_operands(problem.query), *buffers)
     dense = estimate(problem)
     executed = estimate(replace(problem, scores=seen.executed, doubled_visible=None))
 
@@ -109,16 +102,13 @@ def flex_attention(of: Operands) -> Estimate:
     """Two products per score and both functions' own work; row sums and row maxima are results too."""
     query, key, value, score_mod, block_mask, *_ = of
     of_scores, of_masks = of.score_mod_other_buffers or (), of.mask_mod_other_buffers or ()
-    problem, seen = flex_problem(query, key, value, block_mask, of.seen)
-    places = index_operands(query)
     wants = any(x.requires_grad for x in (query, key, value))
-    score = score_mod(replace(query.like(()), requires_grad=wants), *places, *of_scores)
+    one = replace(query.like(()), requires_grad=wants)
+    score = score_mod(one, *index_operands(query), *of_scores)
     per_row = query.like(query.shape[:-1], FLOAT32)
     results = query.like((*query.shape[:-1], value.shape[-1])), per_row, per_row
     reads = tensors_of((*block_mask[:-1], *of_scores, *of_masks))
-    return with_functions(
-        problem, seen, lambda of: of.forward(*results, reads=reads), (score,), block_mask, of_masks
-    )
+    return with_functions(of.given, lambda problem: problem.forward(*results, reads=reads), score)
 
 
 @rule("higher_order.flex_attention_backward").takes(
@@ -126,31 +116,23 @@ def flex_attention(of: Operands) -> Estimate:
 )
 def flex_attention_backward(of: Operands) -> Estimate:
     """Five products, the scores being recomputed; the score function, its gradient and the mask's work."""
-    query, block_mask, out = of.query, of.block_mask, of.out
     of_scores, of_masks = of.score_mod_other_buffers or (), of.mask_mod_other_buffers or ()
-    problem, seen = flex_problem(query, of.key, of.value, block_mask, of.seen)
-    places, score = index_operands(query), query.like(())
-    forward, joint = (score, *places, *of_scores), (score, *places, score, *of_scores)
-    runs = (of.fw_graph(*forward), of.joint_graph(*joint))
+    places, score = index_operands(of.query), of.query.like(())
+    runs = of.fw_graph(score, *places, *of_scores), of.joint_graph(score, *places, score, *of_scores)
     wants = ("query", "key", "value")
-    estimate = with_functions(problem, seen, lambda of: of.backward(wants, out), runs, block_mask, of_masks)
+    estimate = with_functions(of.given, lambda problem: problem.backward(wants, of.out), *runs)
     buffers = tuple(x.like() if isinstance(x, TensorType) else None for x in of_scores)
     results = (*estimate.out[:3], *buffers)
-    reads = tensors_of((*block_mask[:-1], *of_scores, *of_masks))
+    reads = tensors_of((*of.block_mask[:-1], *of_scores, *of_masks))
     return estimate.plus(out=results, writes=tensors_of(results), reads=reads)
 
 
 @backward("higher_order.flex_attention")
 def flex_attention_gradient(call: ForwardCall) -> Estimate:
     """Five products, the scores being recomputed; the score function's gradient costs as much as itself."""
-    query, block_mask = call["query"], call["block_mask"]
-    buffers = call.get("score_mod_other_buffers", ())
-    problem, seen = flex_problem(query, call["key"], call["value"], block_mask, call.get("seen"))
+    query, buffers = call["query"], call.get("score_mod_other_buffers", ())
     score = call["score_mod"](query.like(()), *index_operands(query), *buffers)
-    of_masks = call.get("mask_mod_other_buffers", ())
-    estimate = with_functions(
-        problem, seen, lambda of: of.backward(call.wants, call.out), (score, score), block_mask, of_masks
-    )
+    estimate = with_functions(call.arguments, lambda of: of.backward(call.wants, call.out), score, score)
     captured = tuple(x.like() for x in tensors_of(buffers) if x.requires_grad)
     results = (*tensors_of(estimate.out), *captured)
     return estimate.plus(out=results, writes=results, reads=tensors_of(buffers))

@@ -9,7 +9,7 @@ from graphflops.cost import Estimate, Value
 from graphflops.dims import total
 from graphflops.errors import RuleError
 from graphflops.rules.elementwise import WORK, Work
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Operands
 from graphflops.rules.registry import find, require, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.tensor import TensorType
@@ -70,9 +70,8 @@ rule("aten._foreach_powsum").derived(foreach_norm, single="aten.linalg__powsum")
 def unscale(grads: Tensors, found_inf: TensorType, inv_scale: TensorType) -> Estimate:
     """A check and a product per element."""
     out = (*(x.like() for x in grads), found_inf.like())
-    return Estimate(
-        out, vector_flops=2 * total(x.numel for x in grads), reads=(*grads, found_inf, inv_scale), writes=out
-    )
+    work = 2 * total(x.numel for x in grads)
+    return Estimate(out, vector_flops=work, reads=(*grads, found_inf, inv_scale), writes=out)
 
 
 STEPPED = "* grad_scale? found_inf?"  # operands of every optimizer after its lists
@@ -100,7 +99,7 @@ def fused_sgd(of: Operands) -> Estimate:
     return update(work, of, of.momentum_buffer_list, of.lr)
 
 
-@takes(
+@rule("aten._fused_adam").takes(
     f"parameters? grads? exp_avgs? exp_avg_sqs? max_exp_avg_sqs? state_steps? {STEPPED}; lr weight_decay amsgrad maximize"
 )
 def adam(of: Operands, *, decoupled: bool = False) -> Estimate:
@@ -112,7 +111,6 @@ def adam(of: Operands, *, decoupled: bool = False) -> Estimate:
     return update(work.more(of.amsgrad + of.maximize), of, states, *of.state_steps, of.lr)
 
 
-rule("aten._fused_adam")(adam)
 rule("aten._fused_adamw").derived(adam, decoupled=True)
 
 

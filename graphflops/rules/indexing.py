@@ -102,9 +102,7 @@ def masked_index(x: TensorType, mask: TensorType, indices: Indices) -> Estimate:
     return Estimate((out,), vector_flops=out.numel, reads=(out, mask, *tensors_of(indices)))
 
 
-def index_put(
-    x: TensorType, indices: Indices, values: TensorType, accumulate: bool = False, unsafe: bool = False
-) -> Update:
+def index_put(x: TensorType, indices: Indices, values: TensorType, accumulate: bool = False) -> Update:
     """Writes values at the indices, a mask's as many as are given; with `accumulate` one addition each."""
     shape = indexed_shape(x, indices)
     expanded(values, shape)
@@ -171,12 +169,6 @@ def gather(x: TensorType, dim: int, index: TensorType) -> Estimate:
 def gather_sparse_backward(x: TensorType, *, index: TensorType, grad: TensorType) -> Estimate:
     """Keeps the gradients and their indices as a sparse tensor."""
     return Estimate((x.like(),), reads=(grad, index), writes=(grad, index))
-
-
-@rule("aten.take")
-def take(x: TensorType, index: TensorType) -> Estimate:
-    """One element per index into the flattened tensor."""
-    return picked(x.like(index.shape), index)
 
 
 @rule("aten.take_along_dim")
@@ -262,33 +254,26 @@ def embedding(weight: TensorType, indices: TensorType) -> Estimate:
     return picked(weight.like((*indices.shape, weight.shape[1])), indices)
 
 
-@rule("aten.embedding_dense_backward")
-def embedding_dense_backward(
-    grad_output: TensorType, indices: TensorType, num_weights: Dim, *, scale_grad_by_freq: bool = False
-) -> Estimate:
+@rule("aten.embedding_dense_backward embedding_backward").takes(
+    "grad indices num_weights=; scale_grad_by_freq=False sparse=False"
+)
+def embedding_backward(of: Operands) -> Estimate:
     """Sums the gradients of every use of a row; `scale_grad_by_freq` also divides by the number of uses."""
-    out = grad_output.like((num_weights, grad_output.shape[-1]))
-    work = grad_output.numel * (2 if scale_grad_by_freq else 1)
-    return Estimate((out,), vector_flops=work, reads=(grad_output, indices))
-
-
-@rule("aten.embedding_backward").takes("grad indices num_weights=")
-def embedding_backward(of: Operands, *, scale_grad_by_freq: bool, sparse: bool) -> Estimate:
-    """As `embedding_dense_backward`, or as `embedding_sparse_backward`."""
-    if sparse:
-        return embedding_sparse_backward(*of)
-    return embedding_dense_backward(*of, scale_grad_by_freq=scale_grad_by_freq)
-
-
-@rule("aten.embedding_sparse_backward")
-def embedding_sparse_backward(grad: TensorType, indices: TensorType, num_weights: Dim) -> Estimate:
-    """Keeps the gradients of the rows and their indices as a sparse tensor."""
+    grad, indices, num_weights = of
     out = grad.like((num_weights, grad.shape[-1]))
-    return Estimate((out,), reads=(grad, indices), writes=(grad, indices))
+    if of.sparse:
+        return Estimate((out,), reads=(grad, indices), writes=(grad, indices))
+    work = grad.numel * (2 if of.scale_grad_by_freq else 1)
+    return Estimate((out,), vector_flops=work, reads=(grad, indices))
 
 
+rule("aten.embedding_sparse_backward").derived(
+    embedding_backward,
+    says="Keeps the gradients of the rows and their indices as a sparse tensor.",
+    sparse=True,
+)
 backward("aten.embedding")(  # the gradient is dense
-    lambda call: embedding_dense_backward(call.out.like(), call["indices"], call["weight"].shape[0])
+    lambda call: embedding_backward(call.out.like(), call["indices"], call["weight"].shape[0])
 )
 
 

@@ -33,11 +33,6 @@ def cholesky(n: Dim) -> Dim:
     return floor_div(n * n * n, 3)
 
 
-def cholesky_inverse(n: Dim) -> Dim:
-    """The inverse from a Cholesky factor: 2/3 n^3."""
-    return floor_div(2 * n * n * n, 3)
-
-
 def inverse(n: Dim) -> Dim:
     """Elimination and the inverse from its factors: 2 n^3."""
     return 2 * n * n * n

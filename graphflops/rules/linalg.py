@@ -9,7 +9,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
-from graphflops.dims import Dim, broadcast, differ, dim_max, dim_min, meet, prod, same
+from graphflops.dims import Dim, broadcast, differ, dim_max, dim_min, floor_div, meet, prod, same
 from graphflops.rules import lapack
 from graphflops.rules.distance import of_matrices
 from graphflops.rules.elementwise import complex_of, real_of
@@ -85,7 +85,7 @@ for _names, _made, _work, _says in (
     ("linalg_svdvals", "k:real", lambda m, n: lapack.svd(m, n, vectors=False), "4*m*n^2 - 4/3 n^3."),
     ("linalg_inv inverse", "nn", lambda _, n: lapack.inverse(n), "2 n^3."),
     ("linalg_inv_ex", "nn -:int32", lambda _, n: lapack.inverse(n), "2 n^3."),
-    ("cholesky_inverse", "nn", lambda _, n: lapack.cholesky_inverse(n), "2/3 n^3."),
+    ("cholesky_inverse", "nn", lambda _, n: floor_div(2 * n * n * n, 3), "2/3 n^3."),
 ):
     rule(f"aten.{_names}").derived(
         factored,
@@ -151,9 +151,8 @@ def ormqr(x: TensorType, tau: TensorType, other: TensorType, left: bool = True) 
 @rule("aten._linalg_eigh")
 def eigh(A: TensorType, *, compute_v: bool = True) -> Estimate:
     """9 n^3 with eigenvectors, 4/3 n^3 without."""
-    return factored(
-        A, made=f"n:real {'nn' if compute_v else '0'}", work=lambda _, n: lapack.eigh(n, compute_v)
-    )
+    made = f"n:real {'nn' if compute_v else '0'}"
+    return factored(A, made=made, work=lambda _, n: lapack.eigh(n, compute_v))
 
 
 @rule("aten._linalg_svd")

@@ -348,9 +348,8 @@ def linear_cross_entropy_rows(of: Operands) -> Estimate:
 def linear_cross_entropy(of: Operands) -> Estimate:
     """The product, its cross entropy, and in the same pass the requested gradients: one product for each."""
     x, weight, (scores, estimate) = of.x, of.linear_weight, classified(of)
-    for_x, for_weight, for_bias = of.named(
-        "compute_input_grad compute_linear_weight_grad compute_linear_bias_grad"
-    )
+    asked = "compute_input_grad compute_linear_weight_grad compute_linear_bias_grad"
+    for_x, for_weight, for_bias = of.named(asked)
     gradient = LOG_SOFTMAX_GRADIENT * (for_x or for_weight or for_bias) + for_bias
     shapes = ((), x.shape if for_x else (0, 0), weight.shape if for_weight else (0, 0))
     return replace(

@@ -1,20 +1,7 @@
 """Normalisation by statistics of the element's own group (layer, group, instance and root-mean-square norms) or the batch.
 
-Work per element: mean 1, centre 1, square 1, sum 1; normalise 1; weight 1 and bias 1 if there are any. The
-root mean square takes square 1 and sum 1 instead of the first four. One reciprocal square root per group.
-
-Batch normalisation uses the batch's own statistics in training; each running statistic that is updated costs 3 more
-per channel. In inference everything folds into one scale and one shift per channel, as ATen computes it: 2 per element. The
-saved statistics of inference (none on a CPU, a copy on a GPU) are not counted as written.
-
-Gradients, backward operators and the backward cost of forward calls alike: per element; the shared part is counted once if
-input or weight have a gradient:
-
-* layer: the normalised value again 2; input: weight 1, two row sums 3, combination 4; weight 2; bias 1
-* root mean square: the normalised value again 1; input: weight 1, row sum 2, combination 3; weight 2
-* group: gradient times input 2; input: gradient sum 1, combination 4; weight nothing more; bias 1
-* batch, instance: centre 1, times gradient 2; input: gradient sum 1, combination 4; weight nothing more; bias 1
-* by running statistics: input 1; weight: centre 1, times gradient 2; bias 1
+One reciprocal square root per group. In inference a batch norm folds into one scale and one shift per channel, as ATen
+computes it. The saved statistics of inference (none on a CPU, a copy on a GPU) are not counted as written.
 """
 
 from functools import partial
@@ -26,7 +13,7 @@ from graphflops.base.record import Record
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, differ, meet, mod, prod
 from graphflops.rules.elementwise import promote
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Operands
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, have_shape, shown, tensors_of, where_wanted
 from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, UINT8, DType, TensorType
@@ -56,7 +43,7 @@ def computed_in(dtype: DType) -> DType:
     return FLOAT32 if dtype in (FLOAT16, BFLOAT16) else dtype
 
 
-@takes("x normalized_shape= weight? bias?")
+@rule("aten.layer_norm").takes("x normalized_shape= weight? bias?")
 def row_norm(of: Operands, *, statistics: int = STATISTICS, kept: int = 0) -> Estimate:
     """Seven operations per element with weight and bias, four by the root mean square; a root per row. kept: results."""
     x, inner = of.x, of.normalized_shape
@@ -71,7 +58,6 @@ def row_norm(of: Operands, *, statistics: int = STATISTICS, kept: int = 0) -> Es
 
 
 _ROOT: dict[str, Any] = {"order": "x normalized_shape weight", "statistics": MEAN_SQUARE}
-rule("aten.layer_norm")(row_norm)
 rule("aten.native_layer_norm").derived(row_norm, kept=2)
 rule("aten.rms_norm").derived(row_norm, **_ROOT)
 rule("aten._fused_rms_norm").derived(row_norm, kept=1, **_ROOT)
@@ -251,11 +237,12 @@ class NormGradient(Record, frozen=True):
         return Estimate(where_wanted((x, affine, affine), wants), vector_flops=work, reads=touched)
 
 
-LAYER = NormGradient(shared=2, input=7, weight=2, weighted=1)
-ROOT_MEAN_SQUARE = NormGradient(shared=1, input=5, weight=2, weighted=1)
-GROUP = NormGradient(shared=2, input=4, weight=0, sums=True)
-BATCH = NormGradient(shared=3, input=4, weight=0, sums=True)
-BATCH_INFERENCE = NormGradient(shared=0, input=1, weight=3)
+# For the input also the weight 1; the gradient of a bias is a sum, 1.
+LAYER = NormGradient(shared=2, input=7, weight=2, weighted=1)  # the value again 2; row sums 3, combination 4
+ROOT_MEAN_SQUARE = NormGradient(shared=1, input=5, weight=2, weighted=1)  # again 1; row sum 2, combination 3
+GROUP = NormGradient(shared=2, input=4, weight=0, sums=True)  # gradient times input 2; combination 4
+BATCH = NormGradient(shared=3, input=4, weight=0, sums=True)  # centre 1, times gradient 2; combination 4
+BATCH_INFERENCE = NormGradient(shared=0, input=1, weight=3)  # for the weight centre 1, times gradient 2
 
 
 @rule("aten.native_layer_norm_backward").takes("grad_out x * mean rstd weight? bias?")

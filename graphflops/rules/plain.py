@@ -1,14 +1,19 @@
 """Operators that one line describes: copies, gradients put back, a number of operations for each element, bookkeeping.
 
-A line of `plain.txt` names the kind of some operators and the operators; then operands and attributes as for `takes`, `x~`
-for an operand that is not read; after `->` the results, after `;` the work; last what is counted, in a sentence. A result is
-like an operand, of another element type in `x:bool` or `x:grad`; in `x:dtype|int8` of the given one, else int8. Without an
-operand it is `new(n):dtype`; `=x` is the operand's own memory, `+x` memory that is not written, `-` nothing.
+A line of `plain.txt` names the kind of some operators and the operators, after a comma those of another namespace; then
+operands and attributes as for `takes`, `x~` for an operand that is not read, `x^` for one of which as many elements are
+read as are returned; after `->` the results, after `;` the work; last what is counted, in a sentence. A result is like an
+operand, of another element type in `x:bool` or `x:grad`; in `x:dtype|int8` of the given one, else int8. Without an operand
+it is `new(n):dtype`; `=x` is the operand's own memory, `+x` memory that is not written, `-` nothing.
 
 Sizes are in parentheses. Those of an operand get names, `x(m,k)`, where `*rows` is all that are left; those of a result
 are computed from them, and from numbers of the call: `x(m,2*k)`. In a result `*sizes` is a list, or the shape of an operand,
-and `kept?` depends on data. Work is a number of operations per element of an operand, or of the first result, `out`; or that
-of a function of `work.txt`. `matrix m x` are multiply-adds of a matrix product; `1 x if bias` depends on another operand.
+and `kept?` depends on data.
+
+Work is a number of operations per element of an operand, of the first result, `out`, or for the whole `call`; in a formula
+`rows` is the product of `*rows`. It may be that of a function of `work.txt`. `functions 2 x` are evaluated; `matrix m x` are
+multiply-adds of a matrix product, `a@b m x` those of a product of a and b, with `int8` before it of integers of 8 bits.
+`1 x if bias` depends on another operand.
 """
 
 import re
@@ -17,15 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from graphflops.cost import Estimate, data_dependent, free
-from graphflops.dims import Dim, Expr, meet, parse_dim
+from graphflops.dims import Dim, Expr, meet, parse_dim, prod
 from graphflops.rules.elementwise import DEFAULT_FLOAT, WORK, Work
 from graphflops.rules.matmul import flops_of
 from graphflops.rules.operands import Operands, Taking
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import Shape, shown, tensors_of
-from graphflops.tensor import DTYPES, TensorType
+from graphflops.tensor import DTYPES, INT8, TensorType
 
-_SHAPE = re.compile(r"(\w+)\((.*?)\)")
+_SHAPE = re.compile(r"\b(\w+)\(([^)]*)\)")
 Sizes = dict[str, Shape]  # by name; a number is one size
 
 
@@ -35,18 +40,21 @@ def plain(of: Operands, *, shapes: Mapping[str, str], results: str, work: str, r
     out = tuple(_result(of, sizes, result) for result in results.split())
     if results[:1] in ("", "=", "+", "-"):
         return free(*out, alias="+" not in results)
-    read = tensors_of(of.named(reads))
+    read = tensors_of(out[0] if name == "out" else getattr(of, name) for name in reads.split())
     found = Estimate(out, reads=read)
     for part in filter(None, work.split(" + ")):
         does, _, condition = part.partition(" if ")
-        *kind, count, name = does.split()
-        if not condition or getattr(of, condition) is not None:
-            counted: Any = out[0] if name == "out" else getattr(of, name)
-            each = WORK.get(count) or Work("", _size(count, sizes))  # type: ignore[arg-type]
-            done = each.on(counted.numel)
-            if kind:
-                done = Estimate(matrix_flops=flops_of(done.vector_flops, read[0].dtype))
-            found = found.plus(done)
+        *kinds, count, name = does.split()
+        if condition and getattr(of, condition) is None:
+            continue
+        counted: Any = out[0] if name == "out" else getattr(of, name, None)
+        each = WORK.get(count) or Work("", _size(count, sizes))  # type: ignore[arg-type]
+        done = each.on(1 if name == "call" else counted.numel)
+        if "functions" in kinds:
+            done = Estimate(transcendentals=done.vector_flops)
+        elif kinds:
+            done = Estimate(matrix_flops=flops_of(done.vector_flops, read[0].dtype))
+        found = found.plus(done, matrix_dtype=INT8 if "int8" in kinds else found.matrix_dtype)
     return found
 
 
@@ -73,8 +81,9 @@ def _size(text: str, sizes: Sizes) -> Dim:
     if text.isdecimal():
         return int(text)
     formula = parse_dim(text)
-    numbers = {name: size[0] for name, size in sizes.items() if len(size) == 1}
-    return formula.substitute(numbers) if isinstance(formula, Expr) else formula
+    if not isinstance(formula, Expr):
+        return formula
+    return formula.substitute({name: prod(sizes[name]) for name in formula.symbols if name in sizes})
 
 
 def _result(of: Operands, sizes: Sizes, text: str) -> TensorType | None:
@@ -86,7 +95,13 @@ def _result(of: Operands, sizes: Sizes, text: str) -> TensorType | None:
     if like.startswith("=") and not bracket:
         return x
     given, _, otherwise = dtype.partition("|")
-    wanted: Any = getattr(of, given, None) or DTYPES.get(otherwise or given)
+    wanted: Any = getattr(of, given, None)
+    if wanted is None:
+        wanted = getattr(of, otherwise, None) or DTYPES.get(otherwise or given)
+    elif isinstance(wanted, int):
+        from graphflops.rules.onnx.entries import onnx_dtype  # only ONNX numbers element types
+
+        wanted = onnx_dtype(wanted)
     return x.like(_sizes(of, sizes, shape) if bracket else None, getattr(wanted, "dtype", wanted))
 
 
@@ -106,9 +121,14 @@ for _line in filter(lambda line: not line.startswith("#"), _TEXT.replace("\n  ",
     _operands, _, _made = _described.partition("->")
     _results, _, _work = _made.partition(";")
     _names = _SHAPE.sub(r"\1", _operands)
-    _read = (name.rstrip("?=") for name in _names.partition(";")[0].split() if name[-1] not in "*~")
-    rule(_keys, kind=_kind).derived(  # type: ignore[arg-type]
-        Taking(_names.replace("~", ""), plain),
+    _read = (
+        "out" if name[-1] == "^" else name.rstrip("?=")
+        for name in _names.partition(";")[0].split()
+        if name[-1] not in "*~"
+    )
+    _factors = tuple(name for word in _work.split() if "@" in word for name in word.split("@"))
+    rule(*_keys.split(", "), kind=_kind, product=_factors).derived(  # type: ignore[arg-type]
+        Taking(_names.replace("~", "").replace("^", ""), plain),
         says=_says,
         shapes=dict(_SHAPE.findall(_operands)),
         results=_results.strip(),

@@ -101,9 +101,6 @@ def mvlgamma(a: TensorType, p: int) -> Estimate:
     return elementwise(WORK["mvlgamma"].times(p), a, result=float_result)
 
 
-backward("aten.polygamma", "aten.special_polygamma")(differentiate(WORK["polygamma"]))
-
-
 def _combined(a: Value, b: Value, alpha: Value = 1, *, name: str, fold: Callable[..., Dim]) -> Estimate:
     """A sum or a difference, and the product with alpha if it is not one."""
     work = WORK[name].more(0 if alpha == 1 else WORK["mul"].flops)
@@ -115,9 +112,7 @@ for _names, _says, _fold in (
     ("sub subtract", "A - alpha * b.", lambda x, y, alpha: x - alpha * y),
     ("rsub", "B - alpha * a.", lambda x, y, alpha: y - alpha * x),
 ):
-    _keys = [f"aten.{name}" for name in _names.split()]
-    rule(*_keys).derived(_combined, says=_says, name=_names.split()[0], fold=_fold)
-    backward(*_keys)(differentiate(WORK[_names.split()[0]]))
+    rule(f"aten.{_names}").derived(_combined, says=_says, name=_names.split()[0], fold=_fold)
 
 
 ROUNDING = [f"aten.{name}.{overload}_mode" for name in ("div", "divide") for overload in ("Tensor", "Scalar")]
@@ -142,17 +137,13 @@ def round_(a: TensorType, *, decimals: Value = 0) -> Estimate:
     return elementwise(WORK["round"].more(0 if decimals == 0 else 2), a)
 
 
-backward("aten.round", "aten.special_round")(differentiate(WORK["round"]))
-
-
 def addcmul(a: TensorType, b: TensorType, c: TensorType, value: Value = 1, *, work: Work) -> Estimate:
     """The product or the quotient, the sum, and the scaling where value is not one."""
     return elementwise(work.more(0 if value == 1 else 1), a, b, c)
 
 
-for _name in ("addcmul", "addcdiv"):
-    rule(f"aten.{_name}").derived(addcmul, work=WORK[_name])
-    backward(f"aten.{_name}")(differentiate(WORK[_name]))
+rule("aten.addcmul").derived(addcmul, work=WORK["addcmul"])
+rule("aten.addcdiv").derived(addcmul, work=WORK["addcdiv"])
 
 
 @rule("aten.clamp", "aten.clip")
@@ -162,7 +153,6 @@ def clamp(a: TensorType, min: Value = None, max: Value = None) -> Estimate:
     return elementwise(WORK["clamp"].times(len(bounds)), a, *bounds)
 
 
-backward("aten.clamp", "aten.clip")(differentiate(WORK["clamp"], "a", "min", "max"))
 pointwise("clamp_min", fold=dims.dim_max)
 pointwise("clamp_max", fold=dims.dim_min)
 
@@ -182,19 +172,11 @@ def pow_(a: Value, exponent: Value) -> Estimate:
 @rule("aten.float_power")
 def float_power(a: Value, exponent: Value) -> Estimate:
     """As `pow`, in double precision."""
-    is_complex = result_type(a, exponent).kind == "complex"
-    return elementwise(
-        power_work(exponent), a, exponent, result=lambda *_: COMPLEX128 if is_complex else FLOAT64
-    )
+    dtype = COMPLEX128 if result_type(a, exponent).kind == "complex" else FLOAT64
+    return elementwise(power_work(exponent), a, exponent, result=lambda *_: dtype)
 
 
 rule("aten.square").derived(pow_, says="One multiplication per element.", order="a", exponent=2)
-backward("aten.square")(differentiate(WORK["square"]))
-# A base's gradient has the work of a power that is lower by one.
-backward("aten.pow", "aten.float_power")(differentiate(WORK["pow"], "a", "exponent"))
-
-
-backward("aten.frexp")(differentiate(WORK["frexp"]))
 
 
 def _complex(*parts: Value) -> DType:
@@ -260,9 +242,6 @@ def elu(a: TensorType, *, scale: Value = 1, input_scale: Value = 1) -> Estimate:
     return elementwise(WORK["elu"].more((scale != 1) + (input_scale != 1)), a)
 
 
-backward("aten.elu")(differentiate(WORK["elu"]))
-
-
 @rule("aten.elu_backward")
 def elu_backward(grad: TensorType, *, is_result: bool, self_or_result: TensorType) -> Estimate:
     """Grad * alpha * exp(x) below zero; from the result, grad * (y + alpha) needs no exponential."""
@@ -303,10 +282,6 @@ def prelu(a: TensorType, weight: TensorType) -> Estimate:
     return replace(elementwise(WORK["prelu"], a), reads=(a, weight))
 
 
-# The gradient of a weight is summed over the elements that share it.
-backward("aten.prelu")(differentiate(WORK["prelu"], "a", "weight"))
-
-
 @rule("aten._prelu_kernel_backward")
 def prelu_backward(grad: TensorType, a: TensorType, weight: TensorType) -> Estimate:
     """A product and a choice per element, for both; a shared weight's sum is left to the caller."""
@@ -320,7 +295,24 @@ def rrelu_with_noise(a: TensorType, noise: TensorType, *, training: bool = False
     return replace(elementwise(WORK["rrelu"], a), writes=(a.like(), noise) if training else None)
 
 
-# Training keeps the slopes for the gradient.
-backward("aten.rrelu_with_noise", "aten.rrelu_with_noise_functional")(
-    differentiate(WORK["rrelu_with_noise"], "a", "noise")
-)
+@rule("aten.normal", kind="random")
+def normal(mean: Value, std: Value = 1.0) -> Estimate:
+    """Normal numbers, scaled and shifted by tensors that are read."""
+    return elementwise(WORK["moved_normal_number"], mean, std, result=float_result)
+
+
+# Gradients by the formulas of `work.txt`, in the row of the first name; with the operands, where these have other names.
+for _names, _operands in (
+    *((name, "") for name in ("add", "rsub", "addcmul", "addcdiv", "square", "frexp", "elu")),
+    ("sub subtract", ""),
+    ("polygamma special_polygamma", ""),
+    ("round special_round", ""),
+    ("clamp clip", "a min max"),
+    ("pow float_power", "a exponent"),
+    ("prelu", "a weight"),
+    ("rrelu_with_noise rrelu_with_noise_functional", "a noise"),
+):
+    backward(f"aten.{_names}")(differentiate(WORK[_names.split()[0]], *_operands.split()))
+# Samples have no gradient; that of a gamma number goes through its sampler.
+backward("aten.bernoulli normal poisson binomial")(differentiate(WORK["sample"]))
+backward("aten._standard_gamma")(differentiate(WORK["standard_gamma"]))

@@ -9,12 +9,12 @@ from itertools import chain
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, Value
-from graphflops.dims import Dim, ceil_div, differ, floor_div, prod
+from graphflops.dims import Dim, ceil_div, differ, dim_max, floor_div, prod, same
 from graphflops.rules.elementwise import WORK, activation_named, differentiate
-from graphflops.rules.matmul import add_product, flops_of, grouped_mm, linear, matmul_into
+from graphflops.rules.matmul import add_product, flops_of, grouped_mm, matmul, matmul_into
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import backward, require, rule
-from graphflops.rules.shapes import Tensors, only_result, shown
+from graphflops.rules.shapes import Tensors, only_result, shown, tensors_of
 from graphflops.tensor import BFLOAT16, FLOAT4_PAIR, FLOAT32, INT8, INT32, UINT8, DType, TensorType, flat
 
 KIND = "quantisation"
@@ -29,23 +29,19 @@ MIN_MAX = 2  # both extremes
 
 def convert(x: TensorType, dtype: DType | None, per_element: int, *parameters: Value) -> Estimate:
     """A conversion with `per_element` operations that reads the tensors among its parameters."""
-    reads = (x, *(value for value in parameters if isinstance(value, TensorType)))
-    return Estimate((x.like(dtype=dtype),), vector_flops=per_element * x.numel, reads=reads)
+    return Estimate((x.like(dtype=dtype),), 0, per_element * x.numel, reads=tensors_of((x, *parameters)))
 
 
 # Operators of torch.export: quantized tensors are plain integer tensors.
 
 
-@takes("x scale= zero_point? * out_dtype? output_dtype? block_size? input_dtype? quant_min? quant_max?")
+@rule(
+    "quantized_decomposed.dequantize_per_tensor dequantize_per_channel dequantize_per_channel_group dequantize_per_token"
+).takes("x scale= zero_point? * out_dtype? output_dtype? block_size? input_dtype? quant_min? quant_max?")
 def dequantize(of: Operands) -> Estimate:
     """Three operations per element, two without zero points; the result is in float32 by default."""
     dtype = of.out_dtype or of.output_dtype or FLOAT32
     return convert(of.x, dtype, DEQUANTIZE - (of.zero_point is None), of.scale, of.zero_point)
-
-
-rule(
-    "quantized_decomposed.dequantize_per_tensor dequantize_per_channel dequantize_per_channel_group dequantize_per_token"
-)(dequantize)
 
 
 @takes("weight weight_scales weight_zero_points? indices")
@@ -87,13 +83,7 @@ backward(
 KIND = "product"
 
 
-@rule("aten._int_mm", product=("a", "b"))
-def int_mm(a: TensorType, b: TensorType) -> Estimate:
-    """Product of matrices of 8-bit integers, signed or not, accumulated in int32."""
-    return replace(matmul_into(a, b, INT32), matrix_dtype=INT8)
-
-
-@takes("a b scale_a scale_b bias? scale_result? out_dtype?")
+@rule("aten._scaled_mm", product=("a", "b")).takes("a b scale_a scale_b bias? scale_result? out_dtype?")
 def scaled_mm(of: Operands) -> Estimate:
     """Product of narrow floats; each result takes both operands' scales, then the bias and its own scale."""
     a, b, *scales = of.named("a b scale_a scale_b")
@@ -112,9 +102,6 @@ def scaled_mm(of: Operands) -> Estimate:
         fits = any(not any(map(differ, chain(*form), chain(*given))) for form in alike)
         require(fits, f"scales of {shown(given[0])} and {shown(given[1])} do not fit {a} and {b}")
     return _scaled(matmul_into(a, b, of.out_dtype or a.dtype), tuple(scales), of.bias, of.scale_result)
-
-
-rule("aten._scaled_mm", product=("a", "b"))(scaled_mm)
 
 
 @rule("aten._scaled_mm_v2", product=("a", "b")).takes("a b scale_a? * scale_b? bias?")
@@ -163,7 +150,7 @@ def weight_only(x: TensorType, features: Dim, per_weight: int, *weight: TensorTy
     return Estimate((out,), flops, per_weight * features * inner, reads=(x, *weight))
 
 
-@takes("x weight scales zero_points? dtype?")
+@rule("quantized_decomposed.mixed_linear").takes("x weight scales zero_points? dtype?")
 def dequantized_product(of: Operands, *, axis: int = 0, each: int | None = None) -> Estimate:
     """Three operations dequantize each weight, two without zero points; rows of a 4-D weight come in tiles of eight.
 
@@ -178,7 +165,6 @@ rule(
     "aten._weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros"
 ).derived(dequantized_product, order="x weight _ scales zero_points", each=DEQUANTIZE)
 rule("quantized_decomposed.mixed_mm").derived(dequantized_product, axis=1)
-rule("quantized_decomposed.mixed_linear").derived(dequantized_product)
 
 
 @rule("aten._convert_weight_to_int4pack", kind="movement")
@@ -197,30 +183,11 @@ def pack_dynamic_int4(weight: TensorType, scales_zeros: TensorType, bias: Tensor
     return Estimate((weight.like((size,), FLOAT32),), reads=(weight, scales_zeros, bias))
 
 
-@rule("aten._dyn_quant_matmul_4bit").takes("x packed block_size= in_features= out_features=")
-def dynamic_int4_mm(of: Operands) -> Estimate:
-    """Rows are quantized first; each block's integer sum is scaled and added to the result."""
-    product = weight_only(of.x, of.out_features, 0, of.packed)
-    blocks = floor_div(of.in_features, of.block_size)
-    vector = (MIN_MAX + QUANTIZE) * of.x.numel + 2 * blocks * only_result(product).numel
-    return replace(product, vector_flops=vector, matrix_dtype=INT8)
-
-
 @rule("aten._mixed_dtypes_linear").takes("x weight scale * bias?")
 def mixed_dtypes_linear(of: Operands, *, activation: str | None = None) -> Estimate:
     """A conversion per weight, the scale per result, then an operation each for bias and activation."""
     product = weight_only(of.x, of.scale.shape[0], 1, *of.but("x"))
-    return _with_epilogue(product, 1 + (of.bias is not None), activation)
-
-
-@rule("aten.fbgemm_linear_int8_weight", "aten.fbgemm_linear_int8_weight_fp32_activation").takes(
-    "x weight packed col_offsets * bias"
-)
-def fbgemm_linear_int8(of: Operands) -> Estimate:
-    """Rows are quantized first; each result is scaled and its bias added."""
-    product = linear(of.x, of.weight, of.bias)
-    vector = (MIN_MAX + QUANTIZE) * of.x.numel + 2 * only_result(product).numel
-    return replace(product, vector_flops=vector, reads=of.but("weight"), matrix_dtype=INT8)
+    return activated(product, activation, 1 + (of.bias is not None))
 
 
 # Pruned weights: only stored weights are multiplied, half of 2:4 sparse ones.
@@ -232,22 +199,15 @@ def sparse_linear(of: Operands, *, activation: str | None = None, out_dtype: DTy
     *rows, _ = of.x.shape
     flops = flops_of(prod(rows) * of.weight.numel, of.x.dtype)
     product = Estimate((of.x.like((*rows, of.weight.shape[0]), out_dtype),), flops, reads=(*of,))
-    return _with_epilogue(product, int(of.bias is not None), activation)
-
-
-@rule("aten._sparse_semi_structured_mm")
-def sparse_mm(a: TensorType, meta: TensorType, b: TensorType, *, out_dtype: DType | None = None) -> Estimate:
-    """A multiply-add per stored weight and column."""
-    out = b.like((a.shape[0], b.shape[1]), out_dtype)
-    return Estimate((out,), flops_of(a.numel * b.shape[1], a.dtype), reads=(a, meta, b))
+    return activated(product, activation, int(of.bias is not None))
 
 
 @rule("aten._sparse_semi_structured_addmm").takes("base a meta b; alpha=1 beta=1 out_dtype=None")
 def sparse_addmm(of: Operands) -> Estimate:
-    """As _sparse_semi_structured_mm, added to one number per row."""
-    column = of.base.view((of.base.shape[0], 1))
-    product = sparse_mm(of.a, of.meta, of.b, out_dtype=of.out_dtype)
-    return add_product(column, product, of.beta, of.alpha)
+    """A multiply-add per stored weight and column, added to one number per row."""
+    column, out = of.base.view((of.base.shape[0], 1)), of.b.like((of.a.shape[0], of.b.shape[1]), of.out_dtype)
+    flops = flops_of(of.a.numel * of.b.shape[1], of.a.dtype)
+    return add_product(column, Estimate((out,), flops, reads=(of.a, of.meta, of.b)), of.beta, of.alpha)
 
 
 @rule("aten._cslt_sparse_mm").takes("a b bias? alpha?; out_dtype=None transpose_result=False")
@@ -261,7 +221,113 @@ def cslt_sparse_mm(of: Operands) -> Estimate:
     return Estimate((out,), flops, operations * out.numel, reads=(a, b, bias, alpha))
 
 
-def _with_epilogue(product: Estimate, operations: int, activation: str | None) -> Estimate:
+def activated(product: Estimate, activation: str | None, operations: int = 0) -> Estimate:
     """The product followed by `operations` per result and an activation."""
     work = activation_named(activation or "none").more(operations)
     return product.plus(work.on(only_result(product).numel))
+
+
+# Operators of torchao, which quantises in blocks: products of narrow, sparse and packed operands.
+
+
+def scaled_product(
+    of: Operands, features: Dim, dtype: DType, *weight: TensorType, per_result: int = 1
+) -> Estimate:
+    """Rows times a weight with `features` output features, then so many operations per result; a bias is one more."""
+    product = weight_only(of.x, features, 0, *weight)
+    out = only_result(product).like(dtype=dtype)
+    work = (per_result + (of.bias is not None)) * out.numel
+    return product.plus(out=(out,), vector_flops=work, reads=(of.bias,))
+
+
+rule("torchao.int_matmul", product=("a", "b")).derived(matmul_into, order="a b", out_dtype=INT32)
+
+
+# Products of matrices whose tiles may lie in another order.
+rule("torchao.swizzle_mm", product=("a", "b")).derived(matmul, order="a b _ _")
+rule("torchao.swizzle_scaled_mm", product=("a", "b")).derived(
+    scaled_mm, order="a b _ _ scale_a scale_b bias scale_result out_dtype"
+)
+
+
+@rule("torchao.float8_linear_cpu").takes("x x_scales weight weight_scales bias? output_dtype?")
+def float8_linear(of: Operands) -> Estimate:
+    """A product with a weight in tiles or as it is; each result takes both scales."""
+    features = of.weight.shape[0] * (of.weight.shape[3] if of.weight.rank == 4 else 1)
+    scaled = of.named("x_scales weight weight_scales")
+    return scaled_product(of, features, of.output_dtype, *scaled, per_result=2)
+
+
+@rule("torchao.float8_linear_prepack_cpu", "torchao.da8w4_linear_prepack_cpu", kind="movement")
+def prepack(*parts: TensorType) -> Estimate:
+    """Weights and what belongs to them in the order that the product wants; corrections are as large as the data says."""
+    corrections = (TensorType((0,), FLOAT32),) * (len(parts) > 2)
+    return Estimate((*(part.like() for part in parts), *corrections), reads=parts)
+
+
+@rule("torchao.to_sparse_semi_structured_cutlass_sm9x_f8", kind="movement")
+def to_sparse(weight: TensorType) -> Estimate:
+    """Half of the weights kept, with the places that they had."""
+    rows, columns = weight.shape
+    places = weight.like((rows, dim_max(floor_div(columns, 8), 16)), INT8)
+    return Estimate((weight.like((rows, floor_div(columns, 2))), places), reads=(weight,))
+
+
+@rule("float8_sparse.fp8_sparse_mm").takes("x packed bias? alpha out_features=")
+def fp8_sparse_mm(of: Operands, *attributes: object) -> Estimate:
+    """A product with the half of the weights that is kept; each result takes one scale."""
+    whole = scaled_product(of, of.out_features, FLOAT32, of.packed, of.alpha)
+    return replace(whole, matrix_flops=floor_div(whole.matrix_flops, 2))
+
+
+@rule("torchao.reference_dqlinear_int4").takes(
+    "x x_eps? weight weight_scale weight_zero_point? bias? group_size?"
+)
+def dynamic_int4_linear(of: Operands) -> Estimate:
+    """Rows quantised, a product of integers, and per result and group of weights a scale and a sum."""
+    features, inner = of.weight.shape
+    groups = floor_div(inner, of.group_size[1])
+    product = scaled_product(of, features, FLOAT32, of.weight, of.weight_scale)
+    more = (MIN_MAX + QUANTIZE) * of.x.numel + 2 * groups * only_result(product).numel
+    return product.plus(vector_flops=more, matrix_dtype=INT8)
+
+
+@rule("torchao._scaled_embedding_bag", kind="gather").takes(
+    "weight indices offsets weight_scale o_scale? mode? include_last_offset? output_dtype?"
+)
+def scaled_embedding_bag(of: Operands) -> Estimate:
+    """One addition per element looked up, and the weights' scale per result."""
+    width = of.weight.shape[1]
+    looked_up = of.weight.like((of.indices.numel, width))
+    out = of.weight.like((of.offsets.shape[0] - 1, width), of.output_dtype)
+    reads = (looked_up, of.indices, of.offsets, of.weight_scale)
+    return Estimate((out,), 0, looked_up.numel + out.numel, reads=reads)
+
+
+rule("torchao.dequantize_affine", kind="quantisation").derived(
+    dequantize, order="x block_size scale zero_point input_dtype quant_min quant_max output_dtype"
+)
+
+
+@rule("torchao.choose_qparams_affine", kind="quantisation").takes(
+    "x mapping_type? block_size? target_dtype? quant_min? quant_max? eps? scale_dtype? zero_point_dtype? keepdim?"
+)
+def choose_qparams_affine(of: Operands) -> Estimate:
+    """Minimum and maximum of each block; computing the parameters from them is not counted."""
+    axes, rank = len(of.block_size), of.x.rank
+    require(axes == rank, f"blocks of {axes} axes do not fit a tensor of {rank}")
+    # Blocks along each axis; without `keepdim` an axis of one block is dropped.
+    pairs = zip(of.x.shape, of.block_size, strict=True)
+    kept = [(a, b) for a, b in pairs if of.keepdim or not same(a, b) or same(b, 1)]
+    shape = [1 if same(a, b) and not same(b, 1) else floor_div(a, b) for a, b in kept]
+    out = (of.x.like(shape, of.scale_dtype), of.x.like(shape, of.zero_point_dtype or INT32))
+    return Estimate(out, vector_flops=MIN_MAX * of.x.numel, reads=(of.x,))
+
+
+@rule("torchao.choose_scale_float8", kind="quantisation").takes(
+    "x block_size? float8_dtype? scale_dtype? hp_value_lb? hp_value_ub?"
+)
+def choose_scale_float8(of: Operands) -> Estimate:
+    """The largest absolute value of each block."""
+    out = of.x.like(map(floor_div, of.x.shape, of.block_size), FLOAT32)
+    return Estimate((out,), vector_flops=MIN_MAX * of.x.numel, reads=(of.x,))

@@ -140,24 +140,19 @@ def tile(x: TensorType, dims: Sequence[Dim]) -> Estimate:
     return repeated(x, (*(1,) * (x.rank - len(dims)), *dims))
 
 
-@rule("aten.repeat_interleave.self_int")
-def repeat_interleave(x: TensorType, repeats: Dim, dim: int | None = None) -> Estimate:
-    """Every element of an axis, or of the flattened tensor, repeated in place."""
-    if dim is None:
-        return Estimate((x.like((x.numel * repeats,)),), reads=(x,))
-    place = axis_of(dim, x.rank)
-    return Estimate((x.like(replaced(x.shape, place, x.shape[place] * repeats)),), reads=(x,))
-
-
-@rule("aten.repeat_interleave.self_Tensor")
-def repeat_interleave_each(
-    x: TensorType, repeats: TensorType, dim: int | None = None, *, output_size: Dim | None = None
+@rule("aten.repeat_interleave.self_int repeat_interleave.self_Tensor")
+def repeat_interleave(
+    x: TensorType, repeats: Dim | TensorType, dim: int | None = None, *, output_size: Dim | None = None
 ) -> Estimate:
-    """Every element of an axis, or of the flattened tensor, repeated a data-dependent number of times."""
+    """Every element of an axis, or of the flattened tensor, repeated a number of times, which may depend on data."""
     flat = x.like((x.numel,)) if dim is None else x
     place = axis_of(dim or 0, flat.rank)
-    length = _repeated(repeats, output_size, 1 if repeats.numel != 1 else flat.shape[place])
-    return Estimate((flat.like(replaced(flat.shape, place, length)),), reads=(x, repeats))
+    if isinstance(repeats, TensorType):
+        length = _repeated(repeats, output_size, 1 if repeats.numel != 1 else flat.shape[place])
+    else:
+        length = flat.shape[place] * repeats
+    out = flat.like(replaced(flat.shape, place, length))
+    return Estimate((out,), reads=(x, *tensors_of((repeats,))))
 
 
 @rule("aten.repeat_interleave.Tensor")
@@ -242,10 +237,8 @@ def diag(x: TensorType, diagonal: int = 0) -> Estimate:
 
 def overwritten(x: TensorType, src: TensorType, part: TensorType) -> Estimate:
     """A copy of the tensor with a part replaced by a source of the part's shape."""
-    require(
-        shapes.have_shape(part.shape, src),
-        f"{shown(src.shape)} does not fit a part of shape {shown(part.shape)}",
-    )
+    fits = shapes.have_shape(part.shape, src)
+    require(fits, f"{shown(src.shape)} does not fit a part of shape {shown(part.shape)}")
     return Estimate((x.like(),), reads=(x, src))
 
 

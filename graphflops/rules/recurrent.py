@@ -301,8 +301,7 @@ def differentiable_lstm_cell_backward(of: Operands) -> Estimate:
     """As the fused one, with the gates computed again."""
     own = of.named("grad_hy grad_cy cx cy input_gates")
     grads = fused_lstm_cell_backward(*own, has_bias=of.input_bias is not None)
-    more = of.named("hidden_gates input_bias hidden_bias")
-    return grads.plus(gates(LSTM, of.cx, of.input_bias), reads=more)
+    return grads.plus(gates(LSTM, of.cx, of.input_bias), reads=of.but("grad_hy grad_cy cx cy input_gates"))
 
 
 @rule("aten._thnn_differentiable_gru_cell_backward", kind="elementwise").takes(
@@ -320,7 +319,7 @@ def cut(weights: Tensors, each: int) -> list[Layer]:
     return layers_of(weights, len(weights) // each, has_biases=each > 3)
 
 
-@takes("x weight= weight_stride0= * weight_buf? hx cx? mode= bidirectional=")
+@rule("aten._cudnn_rnn").takes("x weight= weight_stride0= * weight_buf? hx cx? mode= bidirectional=")
 def cudnn_rnn(of: Operands, *, in_one_buffer: bool = False) -> Estimate:
     """As the layer of that mode; the size of cuDNN's reserved memory is not known. MIOpen returns the weights as one."""
     x, weight, each, weight_buf, hx, cx, mode, bidirectional = of
@@ -334,7 +333,6 @@ def cudnn_rnn(of: Operands, *, in_one_buffer: bool = False) -> Estimate:
     return replace(estimate, out=results, writes=(out, *states))
 
 
-rule("aten._cudnn_rnn")(cudnn_rnn)
 rule("aten.miopen_rnn").derived(cudnn_rnn, weight_buf=None, in_one_buffer=True)
 
 

@@ -1,8 +1,4 @@
-"""Reductions: sums, means, extremes, variances, counts; and softmax. A reduction of n elements is n operations.
-
-Work per element of softmax: the maximum 1, its difference 1, the sum 1 and the division 1, and one exponential; log_softmax:
-maximum 1, sum 1, two subtractions 2, an exponential, and a logarithm per row. A conversion of the type is one more.
-"""
+"""Reductions: sums, means, extremes, variances, counts; and softmax. A reduction of n elements is n operations."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -122,7 +118,7 @@ def any_along(x: TensorType, dim: Axes = None, keepdim: bool = False) -> Estimat
     return reduction(x, dim, keepdim, result=truths)
 
 
-@takes("x * dim? keepdim? output_dtype?")
+@rule("aten.var").takes("x * dim? keepdim? output_dtype?")
 def spread(of: Operands, *, root: bool = False, with_mean: bool = False) -> Estimate:
     """The mean, then the squared distances: four operations per element, two divisions per result."""
     x, dim, keepdim, dtype = of
@@ -135,7 +131,6 @@ def spread(of: Operands, *, root: bool = False, with_mean: bool = False) -> Esti
     )
 
 
-rule("aten.var")(spread)
 rule("prims.var").derived(spread, order="x dim")
 rule("aten.std").derived(spread, root=True)
 rule("aten.var_mean").derived(spread, with_mean=True)
@@ -221,33 +216,27 @@ SOFTMAX_GRADIENT = 4  # multiply 1, sum 1, subtract 1, multiply 1
 LOG_SOFTMAX_GRADIENT = 3  # sum 1, multiply 1, subtract 1; and an exponential
 
 
-@takes("x dim? dtype? mask?")
+@rule("aten.softmax special_softmax _softmax").takes("x dim? dtype? mask?")
 def softmax_along(of: Operands, *, per_element: int = SOFTMAX) -> Estimate:
     """Maximum, difference, exponential, sum and division; the axis need only exist."""
     x, dim, dtype, mask = of
     axis_of(-1 if dim is None else dim, x.rank)
+    if isinstance(dtype, bool):  # whether half precision becomes single
+        dtype = FLOAT32 if dtype else None
     out = x.like(dtype=dtype)
     work = (per_element + (out.dtype != x.dtype)) * x.numel
     return Estimate((out,), vector_flops=work, transcendentals=x.numel, reads=(x, mask))
 
 
-rule("aten.softmax", "aten.special_softmax")(softmax_along)
 rule("aten._safe_softmax").derived(softmax_along, per_element=SOFTMAX + SAFE)
 rule("aten._masked_softmax").derived(softmax_along, order="x mask dim", per_element=SOFTMAX + 1)
-
-
-@rule("aten._softmax")
-def core_softmax(x: TensorType, dim: int, half_to_float: bool) -> Estimate:
-    """Maximum, difference, exponential, sum and division."""
-    return softmax_along(x, dim, FLOAT32 if half_to_float else None)
 
 
 @rule("aten.log_softmax", "aten.special_log_softmax", "aten._log_softmax")
 def log_softmax(x: TensorType, dim: int, dtype: DType | bool | None = None) -> Estimate:
     """Maximum, difference, exponential, sum and difference per element, a logarithm per row."""
-    wanted = (FLOAT32 if dtype else None) if isinstance(dtype, bool) else dtype
     rows = prod(reduced(x.shape, dim))
-    return softmax_along(x, dim, wanted, per_element=LOG_SOFTMAX).plus(transcendentals=rows)
+    return softmax_along(x, dim, dtype, per_element=LOG_SOFTMAX).plus(transcendentals=rows)
 
 
 @takes("grad_output output mask? * input_dtype?")

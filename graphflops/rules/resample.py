@@ -15,7 +15,7 @@ from graphflops.dims import Dim, dim_max, dim_min, floor_div, meet, prod, total
 from graphflops.dims.parser import floored_product
 from graphflops.rules.conv import convolved, downsampled
 from graphflops.rules.lapack import n_log_n
-from graphflops.rules.operands import Derived, Operands, takes
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.reduce import operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, only_result, where_wanted
@@ -246,8 +246,7 @@ def pooled(of: Operands, *, work: Dim = 0, by_position: bool = False, indexed: b
 
 rule("torchvision.roi_align", "torchvision.qroi_align").derived(pooled, indexed=False)
 rule("torchvision.ps_roi_align").derived(pooled, by_position=True)
-roi_pool = Derived(pooled, work=data_dependent("pixels"))
-rule("torchvision.roi_pool")(roi_pool)
+roi_pool = rule("torchvision.roi_pool").derived(pooled, work=data_dependent("pixels"))
 rule("torchvision.ps_roi_pool").derived(pooled, work=data_dependent("pixels") + 1, by_position=True)
 
 

@@ -191,16 +191,10 @@ def assert_scalar(x: Value) -> Estimate:
     return free(alias=False)
 
 
-@rule("aten._assert_async")
-def assert_async(x: TensorType) -> Estimate:
+@rule("aten._assert_async", "aten._functional_assert_async")
+def assert_async(x: TensorType, *, dep_token: TensorType | None = None) -> Estimate:
     """Reads the only element."""
-    return Estimate(reads=(x,))
-
-
-@rule("aten._functional_assert_async")
-def functional_assert_async(x: TensorType, *, dep_token: TensorType) -> Estimate:
-    """Reads the only element."""
-    return Estimate((dep_token,), reads=(x,), writes=())
+    return Estimate(() if dep_token is None else (dep_token,), reads=(x,), writes=())
 
 
 @rule(

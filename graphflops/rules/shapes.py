@@ -11,25 +11,9 @@ from functools import lru_cache
 
 from msgspec.structs import replace
 
+from graphflops import dims
 from graphflops.cost import Estimate, Value, is_data_dependent
-from graphflops.dims import (
-    Dim,
-    Expr,
-    at_least,
-    broadcast,
-    ceil_div,
-    compare,
-    differ,
-    dim_max,
-    dim_min,
-    floor_div,
-    meet,
-    mod,
-    prod,
-    same,
-    total,
-    where,
-)
+from graphflops.dims import Dim, Expr
 from graphflops.errors import DimError
 from graphflops.rules.registry import require
 from graphflops.tensor import Contents, DType, TensorType, flat
@@ -58,36 +42,36 @@ def if_negative(number: Dim, then: Dim, otherwise: Dim) -> Dim:
     """The first choice where the number is below 0, else the second; a formula with both if its sign is unknown."""
     if is_at_least(number, 0):
         return otherwise
-    return then if is_at_least(-1, number) else where(compare("<", number, 0), then, otherwise)
+    return then if is_at_least(-1, number) else dims.where(dims.compare("<", number, 0), then, otherwise)
 
 
 def larger(a: Dim, b: Dim) -> Dim:
     """The larger of two sizes."""
     if is_at_least(a, b):
         return a
-    return b if is_at_least(b, a) else dim_max(a, b)
+    return b if is_at_least(b, a) else dims.dim_max(a, b)
 
 
 def smaller(a: Dim, b: Dim) -> Dim:
     """The smaller of two sizes."""
     if is_at_least(a, b):
         return b
-    return a if is_at_least(b, a) else dim_min(a, b)
+    return a if is_at_least(b, a) else dims.dim_min(a, b)
 
 
 def divided(a: Dim, b: Dim) -> Dim:
     """The integer quotient, rounded towards zero."""
     if is_at_least(b, 0):  # a divisor is not 0, so it is positive here
-        return if_negative(a, -floor_div(-a, b), floor_div(a, b))
+        return if_negative(a, -dims.floor_div(-a, b), dims.floor_div(a, b))
     if is_at_least(0, b):
         return divided(-a, -b)
-    return if_negative(a * b, -floor_div(-a, b), floor_div(a, b))
+    return if_negative(a * b, -dims.floor_div(-a, b), dims.floor_div(a, b))
 
 
 def remainder_of_dividend(a: Dim, b: Dim) -> Dim:
     """The remainder of a division rounded towards zero: it has the dividend's sign, whatever the divisor's sign."""
     divisor = if_negative(b, -b, b)
-    return if_negative(a, -mod(-a, divisor), mod(a, divisor))
+    return if_negative(a, -dims.mod(-a, divisor), dims.mod(a, divisor))
 
 
 def kept_by_onnx_slice(length: Dim, start: Dim, end: Dim, step: int) -> Dim:
@@ -98,8 +82,8 @@ def kept_by_onnx_slice(length: Dim, start: Dim, end: Dim, step: int) -> Dim:
     """
     is_table = isinstance(length, int) and isinstance(end, Expr) and step > 0
     if is_table and is_at_least(start, 0) and is_at_least(end, start):
-        meet(compare(">", end, length), 0)
-        return -floor_div(start - end, step)
+        dims.meet(dims.compare(">", end, length), 0)
+        return -dims.floor_div(start - end, step)
     if step > 0:
         last = clamped(end, length, 0, length)
         # how many positions lie at or behind the start of a slice
@@ -112,8 +96,9 @@ def kept_by_onnx_slice(length: Dim, start: Dim, end: Dim, step: int) -> Dim:
     else:
         last = -1 if end in _LARGEST else clamped(end, length, -1, length - 1)
         span = clamped(start, length, 0, length - 1) - last
-    kept = larger(-floor_div(-span, abs(step)), 0)
-    return kept if step > 0 else where(1 if is_at_least(length, 1) else compare(">", length, 0), kept, 0)
+    kept = larger(-dims.floor_div(-span, abs(step)), 0)
+    is_filled = 1 if step > 0 or is_at_least(length, 1) else dims.compare(">", length, 0)
+    return dims.where(is_filled, kept, 0)
 
 
 def clamped(bound: Dim, length: Dim, lowest: Dim, highest: Dim) -> Dim:
@@ -144,7 +129,7 @@ def in_type(number: Dim, dtype: DType) -> Dim | None:
         return (number - lowest) % numbers + lowest
     if lowest < 0 and dtype.bits >= _WIDE:
         return number if max(map(abs, number.terms.values())) < -lowest else None
-    return number if at_least(number, lowest) and at_least(lowest + numbers - 1, number) else None
+    return number if dims.at_least(number, lowest) and dims.at_least(lowest + numbers - 1, number) else None
 
 
 def held(x: TensorType) -> TensorType:
@@ -205,18 +190,25 @@ def axis_of(dim: int, rank: int) -> int:
     return dim % span
 
 
-def axes(dims: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
+def axes(named: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
     """Each axis counted from the front, in the given order; None means all axes. None may be named twice."""
-    if dims is None:
+    if named is None:
         return tuple(range(rank))
-    found = tuple(axis_of(dim, rank) for dim in ((dims,) if isinstance(dims, int) else dims))
+    found = tuple(axis_of(dim, rank) for dim in ((named,) if isinstance(named, int) else named))
     require(len({*found}) == len(found), f"{shown(found)} names an axis twice")
     return found
 
 
-def reduced(shape: Sequence[Dim], dims: int | Sequence[int] | None, keepdim: bool = False) -> tuple[Dim, ...]:
+def permutation(named: Sequence[int], x: TensorType) -> tuple[int, ...]:
+    """All axes of a tensor in the given order, each counted from the front."""
+    found = axes(named, x.rank)
+    require(len(found) == x.rank, f"{shown(named)} is not a permutation of the axes of {shown(x.shape)}")
+    return found
+
+
+def reduced(shape: Sequence[Dim], named: int | Sequence[int] | None, keepdim: bool = False) -> Shape:
     """The shape after reducing axes; with `keepdim` a reduced axis has size 1; no named axes means all axes."""
-    gone = frozenset(axes(None if dims == () else dims, len(shape)))
+    gone = frozenset(axes(None if named == () else named, len(shape)))
     if keepdim:
         return tuple(1 if place in gone else size for place, size in enumerate(shape))
     return tuple(size for place, size in enumerate(shape) if place not in gone)
@@ -233,18 +225,16 @@ def shown(shape: Iterable[Dim]) -> str:
 def resolved(x: TensorType, size: Sequence[Dim]) -> Shape:
     """The requested shape with a -1 resolved; raises ShapeError if the number of elements provably differs."""
     holes = [place for place, wanted in enumerate(size) if isinstance(wanted, int) and wanted < 0]
-    require(
-        [size[place] for place in holes] in ([], [-1]),
-        f"only one size can be -1, and none less, in {shown(size)}",
-    )
-    known = prod(wanted for place, wanted in enumerate(size) if place not in holes)
+    fits = [size[place] for place in holes] in ([], [-1])
+    require(fits, f"only one size can be -1, and none less, in {shown(size)}")
+    known = dims.prod(wanted for place, wanted in enumerate(size) if place not in holes)
     mismatch = f"{shown(x.shape)} holds {x.numel} elements, which do not fit {shown(size)}"
     if not holes:
-        meet(known, x.numel, mismatch)
+        dims.meet(known, x.numel, mismatch)
         return tuple(size)
     require(known != 0, mismatch)
-    meet(mod(x.numel, known), 0, mismatch)
-    return (*size[: holes[0]], floor_div(x.numel, known), *size[holes[0] + 1 :])
+    dims.meet(dims.mod(x.numel, known), 0, mismatch)
+    return (*size[: holes[0]], dims.floor_div(x.numel, known), *size[holes[0] + 1 :])
 
 
 def replaced(shape: Shape, place: int, *sizes: Dim) -> Shape:
@@ -261,25 +251,25 @@ def kept_by_slice(size: Dim, start: Dim | None, end: Dim | None, step: Dim = 1) 
     first = 0 if start is None else _bound(size, start)
     last = size if end is None else _bound(size, end)
     if isinstance(last, Expr) or (last > 1 and isinstance(size, Expr)):
-        last = dim_min(last, size)
+        last = dims.dim_min(last, size)
     length = last - first
     if isinstance(start, int) and start < -1 and isinstance(first, Expr):
-        length = dim_min(length, last)
-    return 0 if at_least(0, length) else ceil_div(length, step)
+        length = dims.dim_min(length, last)
+    return 0 if dims.at_least(0, length) else dims.ceil_div(length, step)
 
 
 def _bound(size: Dim, at: Dim) -> Dim:
     """A slice's bound counted from the front and brought inside the size where that is decided."""
     if isinstance(at, int) and at >= END:
         return size
-    counted = size + at if at_least(-1, at) or (isinstance(at, Expr) and at_least(0, at)) else at
+    counted = size + at if dims.at_least(-1, at) or (isinstance(at, Expr) and dims.at_least(0, at)) else at
     # The sign of a number minus sizes, as in `8 - min(16, s)`, depends on their values.
     falls = isinstance(at, Expr) and all(factor < 0 for atoms, factor in at.terms.items() if atoms)
-    if falls and not at_least(at, 0) and not at_least(0, at):
-        counted = dim_min(where(compare("<", at, 0), size + at, at), size)
-    if at_least(counted, size):
+    if falls and not dims.at_least(at, 0) and not dims.at_least(0, at):
+        counted = dims.dim_min(dims.where(dims.compare("<", at, 0), size + at, at), size)
+    if dims.at_least(counted, size):
         return size
-    return 0 if at_least(0, counted) else counted
+    return 0 if dims.at_least(0, counted) else counted
 
 
 def expanded(x: TensorType, shape: Sequence[Dim]) -> TensorType:
@@ -289,12 +279,13 @@ def expanded(x: TensorType, shape: Sequence[Dim]) -> TensorType:
     own = (*(1,) * missing, *x.shape)
     pairs = zip(own, shape, strict=True)
     sizes = tuple(mine if isinstance(size, int) and size == -1 else size for mine, size in pairs)
-    fits = all(not (differ(mine, 1) and differ(mine, size)) for mine, size in zip(own, sizes, strict=True))
+    pairs = zip(own, sizes, strict=True)
+    fits = not any(dims.differ(mine, 1) and dims.differ(mine, size) for mine, size in pairs)
     require(fits, f"{shown(x.shape)} does not expand to {shown(shape)}")
-    broadcast(own, sizes)  # notes which sizes must be equal
+    dims.broadcast(own, sizes)  # notes which sizes must be equal
     out = x.like(sizes)
     stored = x.numel if x.stored is None else x.stored
-    return out if same(stored, out.numel) else replace(out, stored=stored)
+    return out if dims.same(stored, out.numel) else replace(out, stored=stored)
 
 
 def same_elements(x: TensorType, shape: Iterable[Dim]) -> TensorType:
@@ -316,7 +307,8 @@ def overlapping(x: TensorType, shape: Sequence[Dim]) -> TensorType:
     """A view that may show elements more than once; it never counts more memory than its base."""
     whole = replace(x, stored=x.numel) if x.stored is None else x
     seen = whole.view(shape)
-    return seen if seen.stored is None or not same(seen.stored, seen.numel) else replace(seen, stored=None)
+    is_all = seen.stored is not None and dims.same(seen.stored, seen.numel)
+    return replace(seen, stored=None) if is_all else seen
 
 
 def tensors_of(values: Iterable[object]) -> tuple[TensorType, ...]:
@@ -327,7 +319,7 @@ def tensors_of(values: Iterable[object]) -> tuple[TensorType, ...]:
 def have_shape(shape: Shape, *tensors: TensorType | None) -> bool:
     """Whether those of the tensors that are given may have the shape."""
     given = [x.shape for x in tensors if x is not None]
-    return all(len(sizes) == len(shape) and not any(map(differ, sizes, shape)) for sizes in given)
+    return all(len(sizes) == len(shape) and not any(map(dims.differ, sizes, shape)) for sizes in given)
 
 
 def where_wanted(
@@ -364,7 +356,7 @@ def _doubled_below(rows: Dim, keys: Dim, diagonal: Dim) -> Dim:
 
 
 def _doubled_triangle(side: Dim) -> Dim:
-    side = dim_max(side, 0)
+    side = dims.dim_max(side, 0)
     return side * (side + 1)
 
 
@@ -377,5 +369,5 @@ def end_to_end(tensors: Sequence[TensorType], dim: int) -> Shape:
     for x in tensors[1:]:
         require(x.rank == len(shape), f"{shown(shape)} and {shown(x.shape)} do not have equally many axes")
         pairs = enumerate(zip(shape, x.shape, strict=True))
-        shape = tuple(a if at == place else meet(a, b) for at, (a, b) in pairs)
-    return replaced(shape, place, total(x.shape[place] for x in tensors))
+        shape = tuple(a if at == place else dims.meet(a, b) for at, (a, b) in pairs)
+    return replaced(shape, place, dims.total(x.shape[place] for x in tensors))

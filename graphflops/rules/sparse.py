@@ -56,20 +56,15 @@ def elements(x: TensorType, dtype: DType | None = None) -> TensorType:
     return x.like((stored(x),), dtype)
 
 
-_PLACES = {
-    "csr": "crow_col",
-    "csc": "ccol_row",
-    "bsr": "crow_col",
-    "bsc": "ccol_row",
-    "compressed": "comp_plain",
-}
+_PLACES = {"csr": "crow_col", "csc": "ccol_row", "bsr": "crow_col", "bsc": "ccol_row"}
 
 
 @rule(
     *("aten.sparse_coo_tensor.indices_size", "aten._sparse_coo_tensor_unsafe"),
     "aten._sparse_coo_tensor_with_dims_and_tensors",
+    "aten.sparse_compressed_tensor.comp_plain_value_size",
     *(f"aten.sparse_{kind}_tensor.{places}_value_size" for kind, places in _PLACES.items()),
-    *(f"aten._sparse_{kind}_tensor_unsafe" for kind in _PLACES),
+    *(f"aten._sparse_{kind}_tensor_unsafe" for kind in (*_PLACES, "compressed")),
 )
 def sparse_tensor(*, values: TensorType, size: Shape, dtype: DType | None = None) -> Estimate:
     """Free: holds the given indices and values."""
@@ -100,7 +95,7 @@ def empty_sparse_tensor(size: Shape, *, dtype: DType | None = None) -> Estimate:
 
 @rule(
     *("aten.to_sparse", "aten._to_sparse", "aten.to_sparse_coo"),
-    *(f"aten.{under}to_sparse_{kind}" for under in ("", "_") for kind in ("csr", "csc", "bsr", "bsc")),
+    *(f"aten.{under}to_sparse_{kind}" for under in ("", "_") for kind in _PLACES),
 )
 def to_sparse(x: TensorType, *layout: object, **options: object) -> Estimate:
     """Reads all elements, writes the nonzero ones and their indices; their number is data-dependent."""

@@ -101,9 +101,8 @@ def view_as_real(x: TensorType) -> Estimate:
 @rule("aten.view_as_complex")
 def view_as_complex(x: TensorType) -> Estimate:
     """A view of pairs of real numbers as complex numbers."""
-    require(
-        x.rank > 0 and not differ(x.shape[-1], 2), f"the last axis of {shapes.shown(x.shape)} holds no pairs"
-    )
+    holds_pairs = x.rank > 0 and not differ(x.shape[-1], 2)
+    require(holds_pairs, f"the last axis of {shapes.shown(x.shape)} holds no pairs")
     return free(x.view(x.shape[:-1], complex_of(x.dtype)))
 
 
@@ -116,12 +115,7 @@ def part(x: TensorType) -> Estimate:
 @rule("aten.permute", "prims.transpose")
 def permute(x: TensorType, dims: Sequence[int]) -> Estimate:
     """Axes in the order given."""
-    order = axes(dims, x.rank)
-    require(
-        len(order) == x.rank,
-        f"{shapes.shown(dims)} is not a permutation of the axes of {shapes.shown(x.shape)}",
-    )
-    return free(x.view(x.shape[place] for place in order))
+    return free(x.view(x.shape[place] for place in shapes.permutation(dims, x)))
 
 
 @rule("aten.transpose swapaxes swapdims _mkldnn_transpose transpose_ swapaxes_ swapdims_ _mkldnn_transpose_")

@@ -110,8 +110,6 @@ def project(
 
     Also returns queries and values, (batch, heads, rows, width); keys have the shape of queries.
     """
-    fits = x.rank == 3 and weights.rank == 2
-    require(fits, f"a projection takes three and two axes, not {x} and {weights}")
     third = floor_div(weights.shape[1], 3)
     query, _, value = widths if len(widths) == 3 else (third, third, third)
     product = matmul(x, weights)
@@ -271,7 +269,6 @@ def _split(x: TensorType, heads: int | None) -> TensorType:
 def _joined(past: TensorType | None, fresh: TensorType) -> TensorType:
     if past is None:
         return fresh
-    require(past.rank == 4, f"a past of keys or values has four axes, not {past.rank}")
     return fresh.like(replaced(fresh.shape, 2, past.shape[2] + fresh.shape[2]))
 
 

@@ -1,20 +1,23 @@
-"""Control flow of ONNX: If, Loop, Scan, SequenceMap."""
+"""Control flow of ONNX, and its lists and optional values: bookkeeping is free, splitting and concatenating copies."""
 
 from collections.abc import Sequence
 from functools import reduce
 
 from msgspec.structs import replace
 
-from graphflops.cost import Estimate, Region, Value, data_dependent
-from graphflops.dims import Dim, Expr, at_least, differ, evaluate, meet, where
+from graphflops.cost import Estimate, Region, Value, data_dependent, free
+from graphflops.dims import Dim, Expr, at_least, ceil_div, differ, evaluate, meet, mod, where
 from graphflops.rules.control import either, once
-from graphflops.rules.onnx.entries import Numbers, size, unknown
+from graphflops.rules.onnx import entries
+from graphflops.rules.onnx.entries import Numbers, alike, element_of, listed, sequence_of, size, unknown
+from graphflops.rules.onnx.indexing import pieces, split_lengths
 from graphflops.rules.onnx.loops import State, Turn, counted, looped
-from graphflops.rules.onnx.sequence import alike, listed, sequence_of
+from graphflops.rules.onnx.movement import joined
 from graphflops.rules.onnx.values import chosen, filled, known_contents
 from graphflops.rules.registry import require, rule
-from graphflops.rules.shapes import axis_of, replaced
-from graphflops.tensor import BOOL, INT64, OptionalType, SequenceType, TensorType, UnknownType
+from graphflops.rules.shapes import axis_of, only_result, replaced, same_elements, tensors_of
+from graphflops.rules.views import unsqueeze
+from graphflops.tensor import BOOL, INT64, ElementType, OptionalType, SequenceType, TensorType, UnknownType
 
 _ENDLESS = (2**31 - 1, 2**63 - 1)  # a loop with one of these trip counts is ended by its condition
 _TRIED = (2, 3, 64, 256, 1009)  # sizes at which to try a condition whose branches differ in rank
@@ -156,3 +159,123 @@ def sequence_map(x: SequenceType, *others: Value, body: Region) -> Estimate:
     runs = [body(*(each[at] if each else value for value, each in pairs)) for at in turns]
     out = tuple(sequence_of(values) for values in zip(*(run.out for run in runs), strict=True))
     return Estimate(out, writes=(), regions=counted(runs))
+
+
+KIND = "sequence"
+
+
+@rule("onnx.SequenceEmpty")
+def sequence_empty(*, dtype: int = 1) -> Estimate:
+    """An empty sequence."""
+    entries.onnx_dtype(dtype)
+    return free(SequenceType(None, 0, ()), alias=False)
+
+
+@rule("onnx.SequenceConstruct", rankless=("*",))
+def sequence_construct(*tensors: TensorType | UnknownType) -> Estimate:
+    """A sequence of the given tensors."""
+    require(all(isinstance(x, (TensorType, UnknownType)) for x in tensors), "a list is one of tensors")
+    return free(sequence_of([element_of(x) for x in tensors]), alias=False)
+
+
+@rule("onnx.SequenceInsert", rankless=("tensor", "position"))
+def sequence_insert(x: SequenceType, tensor: TensorType | UnknownType, position: Numbers = None) -> Estimate:
+    """The sequence with one more element, by default at the end."""
+    require(isinstance(tensor, (TensorType, UnknownType)), "a list is one of tensors")
+    items, place, new = listed(x), None if position is None else size(position), element_of(tensor)
+    if items is not None and (position is None or isinstance(place, int)):
+        at = place if isinstance(place, int) else len(items)
+        return free(sequence_of((*items[:at], new, *items[at:])), alias=False)
+    element = new if x.length == 0 else alike(x.element, new)
+    return free(SequenceType(element, None if x.length is None else x.length + 1), alias=False)
+
+
+@rule("onnx.SequenceErase", rankless=("position",))
+def sequence_erase(x: SequenceType, position: Numbers = None) -> Estimate:
+    """The sequence without one element, by default the last one."""
+    items, place = listed(x), -1 if position is None else size(position)
+    if items and isinstance(place, int):
+        at = place % len(items)
+        return free(sequence_of((*items[:at], *items[at + 1 :])), alias=False)
+    return free(SequenceType(x.element, None if x.length is None else x.length - 1), alias=False)
+
+
+@rule("onnx.SequenceAt", rankless=("position",))
+def sequence_at(x: SequenceType, position: Numbers) -> Estimate:
+    """One element; free."""
+    items, place = listed(x), size(position)
+    if items and isinstance(place, int):
+        require(-len(items) <= place < len(items), f"position {place} is outside a sequence of {len(items)}")
+        return free(items[place], alias=False)
+    return free(entries.one_of(entries.common(items) if items else x.element), alias=False)
+
+
+@rule("onnx.SequenceLength")
+def sequence_length(x: SequenceType) -> Estimate:
+    """How many elements there are."""
+    return free(TensorType((), INT64, value=x.length), alias=False)
+
+
+@rule("onnx.SplitToSequence")
+def split_to_sequence(x: TensorType, split: Numbers = None, *, axis: int = 0, keepdims: int = 1) -> Estimate:
+    """Copies pieces of the given lengths, or of one length, or every single slice."""
+    place = axis_of(axis, x.rank)
+    length = x.shape[place]
+    each = isinstance(split, TensorType) and split.rank > 0
+    step = 1 if split is None else size(split)
+    if each:
+        parts = pieces(x, place, split_lengths(length, split, 0))
+    elif isinstance(length, int) and isinstance(step, int) and length <= entries.LISTED * step:
+        parts = pieces(x, place, [min(step, length - start) for start in range(0, length, step)])
+    else:
+        # many pieces, or an unknown number of them: all of one type if they are equally long
+        dropped = split is None and not keepdims
+        even = step is not None and mod(length, step) == 0
+        width = step if even and step is not None else entries.VARIES
+        element = x.like(replaced(x.shape, place) if dropped else replaced(x.shape, place, width))
+        count = None if step is None else ceil_div(length, step)
+        return Estimate((SequenceType(element, count),), reads=(x,), writes=(x,))
+    if split is None and not keepdims:
+        parts = tuple(same_elements(part, replaced(part.shape, place)) for part in parts)
+    return Estimate((sequence_of(parts),), reads=(x,), writes=parts)
+
+
+@rule("onnx.ConcatFromSequence")
+def concat_from_sequence(x: SequenceType, *, axis: int, new_axis: int = 0) -> Estimate:
+    """Concatenates all elements along an axis, or stacks them along a new one."""
+    items = tensors_of(listed(x) or ())
+    if items:
+        rows = [only_result(unsqueeze(item, axis)) for item in items] if new_axis else items
+        return Estimate((joined(rows, axis),), reads=items)
+    if not isinstance(x.element, TensorType):
+        return Estimate((UnknownType(),), unknown="nothing is known of the tensors that are joined")
+    whole = only_result(unsqueeze(x.element, axis)) if new_axis else x.element
+    place = axis_of(axis, whole.rank)
+    each = whole.shape[place]
+    length = entries.VARIES if x.length is None or each is entries.VARIES else each * x.length
+    out = entries.one_of(whole.like(replaced(whole.shape, place, length)))
+    return Estimate((out,), reads=(out,) if isinstance(out, TensorType) else ())
+
+
+@rule("onnx.Optional", rankless=("x",))
+def optional(x: ElementType | UnknownType | None = None) -> Estimate:
+    """The value, or none."""
+    return free(OptionalType(element_of(x), x is not None))
+
+
+@rule("onnx.OptionalGetElement", rankless=("x",))
+def optional_get_element(x: ElementType | UnknownType) -> Estimate:
+    """The value of an optional."""
+    if not isinstance(x, OptionalType):
+        return free(x)
+    require(x.present is not False, "there is no value to get")
+    return free(UnknownType() if x.element is None else x.element)
+
+
+@rule("onnx.OptionalHasElement", rankless=("x",))
+def optional_has_element(x: ElementType | UnknownType | None = None) -> Estimate:
+    """True if there is a value; a tensor or sequence always counts as one."""
+    if isinstance(x, UnknownType):
+        return free(TensorType((), BOOL), alias=False)
+    present = x.present if isinstance(x, OptionalType) else x is not None
+    return free(TensorType((), BOOL, value=None if present is None else int(present)), alias=False)

@@ -92,10 +92,8 @@ def convolution(of: Operands, *, group: int = 1, kernel_shape: Ints = (), **geom
 
 def require_one_padding(auto_pad: str = "NOTSET", pads: Ints = (), **others: object) -> None:
     """Raises ShapeError if a convolution specifies its padding twice."""
-    require(
-        auto_pad in ("NOTSET", "") or not pads,
-        f"a convolution padded by auto_pad {auto_pad} has no pads {pads}",
-    )
+    fits = auto_pad in ("NOTSET", "") or not pads
+    require(fits, f"a convolution padded by auto_pad {auto_pad} has no pads {pads}")
 
 
 def spatial_sizes(x: TensorType, w: TensorType, group: int, kernel: Ints = ()) -> tuple[Dim, ...]:
@@ -151,7 +149,6 @@ def norm_of(p: float) -> Reduction:
 
 def pooled(x: TensorType, kernel: tuple[Dim, ...], counts: tuple[Dim, ...], kind: Reduction) -> Estimate:
     """Windows of that size at `counts` positions along the spatial axes."""
-    require(x.rank > 2, f"no spatial axes to pool over in {x}")
     estimate = windowed(x, kernel, counts, kind.each, kind.final)
     outputs = prod((*x.shape[:2], *counts))
     return replace(estimate, transcendentals=(kind.evaluated * prod(kernel) + kind.evaluated_final) * outputs)
@@ -180,7 +177,6 @@ def lp_pool(x: TensorType, *, kernel_shape: Ints = (), p: float = 2, **geometry:
 
 def global_pool(x: TensorType, *, final: int) -> Estimate:
     """Adaptive pooling to a single maximum or average per channel: one operation per element, a division for an average."""
-    require(x.rank > 2, f"no spatial axes to pool over in {x}")
     return adaptive(x, (1,) * (x.rank - 2), spatial=x.rank - 2, final=final)
 
 

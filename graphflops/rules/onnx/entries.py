@@ -1,4 +1,4 @@
-"""Operands of ONNX operators: element types by number, operands that hold sizes, axes or bounds.
+"""Operands of ONNX operators: element types by number, operands that hold sizes, axes or bounds, lists and their elements.
 
 Also what fused operators share: summed work, optional results, scales, products of integers.
 """
@@ -8,8 +8,9 @@ from typing import Union
 
 from msgspec.structs import replace
 
+from graphflops import tensor
 from graphflops.cost import Estimate, Value, data_dependent
-from graphflops.dims import Dim, Expr, differ, total
+from graphflops.dims import Dim, Expr, differ, symbol, total
 from graphflops.errors import DimError
 from graphflops.rules.onnx.values import Number
 from graphflops.rules.registry import require, require_known
@@ -117,6 +118,57 @@ def asked(given: Numbers, name: str, what: str) -> tuple[Dim, ...]:
 def rank_depends_on_data(what: str) -> str:
     """Why an operator that makes a tensor of computed sizes is not priced."""
     return f"how many axes the result of {what} has depends on data"
+
+
+LISTED = 64  # elements that are followed one by one
+VARIES = symbol("size that varies")  # stands for a size that differs between elements
+
+
+def sequence_of(items: Sequence[tensor.ElementType | None]) -> tensor.SequenceType:
+    """The sequence of these elements."""
+    known = tuple(item for item in items if item is not None)
+    each = known if len(known) == len(items) <= LISTED else None
+    return tensor.SequenceType(common(items), len(items), each)
+
+
+def element_of(value: Value) -> tensor.ElementType | None:
+    """A value as a sequence element; None if nothing is known about it."""
+    return value if isinstance(value, (TensorType, tensor.SequenceType, tensor.OptionalType)) else None
+
+
+def common(items: Sequence[tensor.ElementType | None]) -> tensor.ElementType | None:
+    """The common type of all elements."""
+    first, *rest = items or (None,)
+    for item in rest:
+        first = alike(first, item)
+    return first
+
+
+def alike(a: tensor.ElementType | None, b: tensor.ElementType | None) -> tensor.ElementType | None:
+    """The common type of two elements."""
+    if a == b:
+        return a
+    if not isinstance(a, TensorType) or not isinstance(b, TensorType):
+        return None
+    if a.rank != b.rank or a.dtype != b.dtype:
+        return None
+    return a.like(mine if mine == other else VARIES for mine, other in zip(a.shape, b.shape, strict=True))
+
+
+def one_of(element: tensor.ElementType | None) -> tensor.ElementType | UnknownType:
+    """The type of an unknown element: a size that varies is data-dependent."""
+    if isinstance(element, TensorType):
+        sizes = enumerate(element.shape)
+        return element.like(unknown("element", at) if size is VARIES else size for at, size in sizes)
+    return UnknownType() if element is None else element
+
+
+def listed(x: tensor.SequenceType) -> tuple[tensor.ElementType, ...] | None:
+    """The elements one by one, if they are known or known to be equal."""
+    if x.items is not None or not isinstance(x.length, int) or x.element is None or x.length > LISTED:
+        return x.items
+    varies = isinstance(x.element, TensorType) and VARIES in x.element.shape
+    return None if varies else (x.element,) * x.length
 
 
 # Which results of the call are wanted; () if that is not known.

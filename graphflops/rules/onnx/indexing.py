@@ -11,7 +11,7 @@ from graphflops.rules.indexing import combined, functional
 from graphflops.rules.onnx import values
 from graphflops.rules.onnx.entries import Numbers, Outputs, chosen_axes, many, size, sizes, unknown
 from graphflops.rules.operands import Operands
-from graphflops.rules.parts import require_few
+from graphflops.rules.parts import in_steps, require_few
 from graphflops.rules.rearrange import bordered
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import Shape, axis_of, clamped, have_shape, kept_by_onnx_slice, replaced, shown
@@ -122,9 +122,8 @@ def scatter_nd(
     deep = _depth(x, indices)
     slices = (*indices.shape[:-1], *x.shape[deep:])
     require(have_shape(slices, updates), f"updates {shown(updates.shape)} for slices {shown(slices)}")
-    return _scattered(
-        x, indices, updates, reduction, lambda known: named_by(x, known, indices.rank - 1, deep)
-    )
+    lead = indices.rank - 1
+    return _scattered(x, indices, updates, reduction, lambda known: named_by(x, known, lead, deep))
 
 
 def _scattered(
@@ -196,12 +195,11 @@ def split_lengths(length: Dim, given: Numbers, count: int) -> tuple[Dim, ...]:
         meet(total(lengths), length, f"{shown(lengths)} do not add up to {length}")
         return lengths
     require(count > 0, f"{count} is not a valid number of pieces")
-    require_few(count)
     step = ceil_div(length, count)
     if isinstance(length, int) and isinstance(step, int):
         require(length == 0 or step * (count - 1) <= length, f"{length} do not make {count} pieces of {step}")
         return tuple(max(0, min(step, length - step * place)) for place in range(count))
-    return (*(step,) * (count - 1), length - step * (count - 1))
+    return in_steps(length, step, count)
 
 
 def pieces(x: TensorType, place: int, lengths: Sequence[Dim]) -> tuple[TensorType, ...]:

@@ -18,8 +18,7 @@ from graphflops.cost import QUANTITIES, Cost, Estimate, RegionRun, Value, data_d
 from graphflops.dims import Dim, Expr
 from graphflops.dims.atoms import Atom
 from graphflops.errors import DimError
-from graphflops.rules.onnx.entries import numbers, unknown
-from graphflops.rules.onnx.sequence import alike, common, one_of
+from graphflops.rules.onnx.entries import alike, common, numbers, one_of, unknown
 from graphflops.rules.onnx.values import Number, Place, filled, known_contents
 from graphflops.rules.shapes import nested, tensors_of
 from graphflops.tensor import Contents, SequenceType, TensorType, UnknownType, with_sizes
@@ -45,9 +44,7 @@ def before(count: Dim, formula: Dim, turn: str) -> Dim:
     name = f"{turn}_left"  # the number of later iterations
     try:
         within = formula.substitute({sizes[0]: dims.symbol(turn) + 1 + dims.symbol(name) - more})
-        return (
-            within.substitute({name: count - 1 - dims.symbol(turn)}) if isinstance(within, Expr) else within
-        )
+        return at_turn(within, name, count - 1 - dims.symbol(turn))
     except DimError:  # it grows too large on the way
         return formula
 
@@ -76,9 +73,8 @@ def _ways(count: Dim, weights: Iterable[tuple[int, Dim]]) -> Dim:
     """The sum of weights, each times the number of ways to choose `taken` of `count` things; with one denominator."""
     whole = math.factorial(_DEGREE + 1)
     shares = ((taken, each * (whole // math.factorial(taken))) for taken, each in weights)
-    return dims.floor_div(
-        dims.total(share * dims.prod(count - gone for gone in range(taken)) for taken, share in shares), whole
-    )
+    ways = (share * dims.prod(count - gone for gone in range(taken)) for taken, share in shares)
+    return dims.floor_div(dims.total(ways), whole)
 
 
 def turns_while(condition: Dim | None, turn: str) -> Dim | None:

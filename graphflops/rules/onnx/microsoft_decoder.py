@@ -23,7 +23,7 @@ from graphflops.rules.onnx.attention import biased, separated
 from graphflops.rules.onnx.entries import Outputs, Touched, fused, said, size, work
 from graphflops.rules.operands import Operands
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import rule
 from graphflops.rules.shapes import Shape, doubled_pairs
 from graphflops.tensor import TensorType
 
@@ -62,7 +62,6 @@ def relative_position_bias(table: TensorType, query_length: TensorType, key_leng
 )
 def gated_relative_position_bias(of: Operands, *, num_heads: int) -> Estimate:
     """Queries of every head times a small weight, summed to two gates that scale the bias of every pair."""
-    require(of.weight.rank == 2, f"a weight of {of.weight} is not a matrix")
     batch, rows = (of.token_offset or of.query).shape[:2]
     queries = batch * rows * num_heads
     inner, gates = of.weight.shape

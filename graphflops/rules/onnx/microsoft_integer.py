@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import meet
-from graphflops.rules.elementwise import WORK, activation_named, elementwise
+from graphflops.rules.elementwise import WORK, elementwise
 from graphflops.rules.matmul import add_product, matmul, matmul_into
 from graphflops.rules.onnx.attention import Cache, attended, attention_to, merged, per_score, project, rotated
 from graphflops.rules.onnx.entries import Outputs, fused, onnx_dtype, require_scales, work
 from graphflops.rules.onnx.microsoft_qlinear import quantized_product
 from graphflops.rules.onnx.reduce import gemm
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.quantized import MIN_MAX, QUANTIZE, TO_FLOAT, convert
+from graphflops.rules.quantized import MIN_MAX, QUANTIZE, TO_FLOAT, activated
 from graphflops.rules.reduce import reduction
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result
@@ -123,12 +123,6 @@ def qattention(of: Operands, *, outputs: Outputs = (True,)) -> Estimate:
 # Operands in the layouts of cuBLASLt, without zero points.
 
 
-@rule("com.microsoft.DequantizeWithOrder", kind="quantisation")
-def dequantize_with_order(x: TensorType, scale: TensorType, *, to: int) -> Estimate:
-    """Two operations per element."""
-    return convert(x, onnx_dtype(to), TO_FLOAT, scale)
-
-
 @rule("com.microsoft.QOrderedMatMul", product=("a", "b")).takes(
     "a scale_a b scale_b scale_y bias? c? scale_c?"
 )
@@ -148,9 +142,8 @@ def qordered_attention(of: Operands, *, num_heads: int, unidirectional: int = 0)
     x, widths = of.x, tuple(weight.shape[-1] for weight in of.named("q_weight k_weight v_weight"))
     wide = x.like((x.shape[-1], sum(widths)))
     product, q, v = project(x, wide, of.q_bias, num_heads, widths)
-    problem = attention_to(
-        q, num_heads, x.shape[1], v.shape[-1], of.attention_bias, causal=unidirectional != 0
-    )
+    keys, causal = x.shape[1], unidirectional != 0
+    problem = attention_to(q, num_heads, keys, v.shape[-1], of.attention_bias, causal=causal)
     out = merged(q, v.shape[-1])
     requantized = FROM_FLOAT * (x.shape[0] * x.shape[1] * wide.shape[-1] + problem.scores + out.numel)
     parts = (product, problem.forward(), per_score(problem, of.mask_index), work(requantized))
@@ -179,8 +172,7 @@ def fused_matmul(of: Operands, **parameters: object) -> Estimate:
 @rule("com.microsoft.FusedMatMulActivation", product=("a", "b"))
 def fused_matmul_activation(a: TensorType, b: TensorType, *, activation: str, **given: Any) -> Estimate:
     """As FusedMatMul, and an activation."""
-    product = fused_matmul(a, b, **given)
-    return product.plus(activation_named(activation).on(only_result(product).numel))
+    return activated(fused_matmul(a, b, **given), activation)
 
 
 @rule("com.microsoft.FusedGemm", product=("a", "b"))
@@ -188,8 +180,7 @@ def fused_gemm(
     a: TensorType, b: TensorType, c: TensorType | None = None, *, activation: str = "", **given: Any
 ) -> Estimate:
     """As Gemm, and an activation."""
-    product = gemm(a, b, c, **given)
-    return product.plus(activation_named(activation).on(only_result(product).numel))
+    return activated(gemm(a, b, c, **given), activation)
 
 
 @rule("com.microsoft.GemmFloat8", product=("a", "b")).takes(
@@ -198,9 +189,9 @@ def fused_gemm(
 def gemm_float8(of: Operands, **given: Any) -> Estimate:
     """As Gemm on narrow floats, one operation per result for each scale, and relu or gelu."""
     product, scales = gemm(of.a, of.b, of.c, beta=of.beta, **given), of.but("a b c")
-    out = only_result(product)
-    after = activation_named(of.activation).more(sum(scale is not None for scale in scales)).on(out.numel)
-    return product.plus(after, out=(out.like(dtype=onnx_dtype(of.dtype)),), reads=scales)
+    out = only_result(product).like(dtype=onnx_dtype(of.dtype))
+    done = activated(product, of.activation, sum(scale is not None for scale in scales))
+    return done.plus(out=(out,), reads=scales)
 
 
 @rule("com.microsoft.GemmFastGelu", product=("x", "weight"))

@@ -42,9 +42,8 @@ def gate(of: Operands, apart: bool) -> Work:
     row = activation_named(of.activation_type)
     if of.activation_type != "swiglu":
         return row.more(apart)
-    return row.more(
-        (of.activation_alpha != 1) + (of.activation_beta != 0) + 3 * (of.swiglu_limit is not None)
-    )
+    limits = 3 * (of.swiglu_limit is not None)
+    return row.more((of.activation_alpha != 1) + (of.activation_beta != 0) + limits)
 
 
 ROUTING = "k=1 normalize_routing_weights=0"

@@ -17,15 +17,15 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import ceil_div, differ, meet, mod, same, total
-from graphflops.rules.elementwise import WORK, Work, activation_named
+from graphflops.rules.elementwise import WORK, Work
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx import conv, entries
 from graphflops.rules.onnx.activation import pointwise, rows_of
 from graphflops.rules.onnx.entries import work
 from graphflops.rules.onnx.movement import joined
 from graphflops.rules.onnx.signal import resize_by_factors
-from graphflops.rules.operands import Derived, Operands, takes
-from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE, convert
+from graphflops.rules.operands import Operands, takes
+from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE, activated, convert
 from graphflops.rules.reduce import SOFTMAX, reduction
 from graphflops.rules.registry import find, require, rule
 from graphflops.rules.shapes import axis_of, only_result, replaced, results
@@ -58,8 +58,7 @@ def either_way(price: Callable[[TensorType], Estimate], x: TensorType, channels_
 def fused_convolution(of: Operands, *, activation: str = "", **geometry: Any) -> Estimate:
     """As Conv; then an optional addition and an activation."""
     product = conv.convolution(of.x, of.w, of.bias, **geometry)
-    after = activation_named(activation).more(of.added is not None)
-    return product.plus(after.on(only_result(product).numel), reads=(of.added,))
+    return activated(product, activation, int(of.added is not None)).plus(reads=(of.added,))
 
 
 @rule("com.microsoft.NhwcConv", "com.microsoft.NhwcFusedConv", product=("x", "w"))
@@ -157,8 +156,7 @@ def meet_parameters(of: Operands, axis: int, block_size: int) -> None:
         meet(of.zero_point.numel, of.scale.numel, problem)
 
 
-@rule("onnx.QuantizeLinear", "com.microsoft.QuantizeLinear")
-@takes("x scale zero_point?")
+@rule("onnx.QuantizeLinear", "com.microsoft.QuantizeLinear").takes("x scale zero_point?")
 def quantize_linear(of: Operands, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0) -> Estimate:
     """Six operations per element, five without a zero point, whatever shares a scale."""
     meet_parameters(of, axis, block_size)
@@ -167,8 +165,7 @@ def quantize_linear(of: Operands, *, axis: int = 1, block_size: int = 0, output_
     return convert(of.x, dtype, quantizing(dtype, of.zero_point), of.scale, of.zero_point)
 
 
-@rule("onnx.DequantizeLinear", "com.microsoft.DequantizeLinear")
-@takes("x scale zero_point?")
+@rule("onnx.DequantizeLinear", "com.microsoft.DequantizeLinear").takes("x scale zero_point?")
 def dequantize_linear(of: Operands, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0) -> Estimate:
     """Three operations per element, two without a zero point, whatever shares a scale."""
     meet_parameters(of, axis, block_size)
@@ -238,26 +235,19 @@ rule("com.microsoft.QLinearAdd").derived(binary, function="add")
 rule("com.microsoft.QLinearMul").derived(binary, function="mul")
 
 
-class Between(Derived):
-    """The rule of a function of one quantized tensor, made from the rule of the function on floats."""
-
-    def __init__(self, of_floats: Callable[..., Estimate], **given: Any) -> None:
-        super().__init__(of_floats, order="x x_scale x_zero_point y_scale y_zero_point", **given)
-
-    def __call__(self, *_: object, **given: Any) -> Estimate:
-        x, x_scale, x_zero_point, y_scale, y_zero_point = (given.pop(name, None) for name in self.order)
-        estimate = self.__wrapped__(x, **given, **self.given)
-        return between(estimate, ((x, x_zero_point),), y_zero_point, x_scale, y_scale)
+@takes("x x_scale x_zero_point? y_scale y_zero_point?")
+def unary(of: Operands, *, of_floats: Callable[..., Estimate], **attributes: Any) -> Estimate:
+    """As on floating numbers, between a conversion of each element and one of each result."""
+    found = of_floats(of.x, **attributes)
+    return between(found, ((of.x, of.x_zero_point),), of.y_zero_point, of.x_scale, of.y_scale)
 
 
-def _pointwise(x: TensorType, *, function: str) -> Estimate:
-    """The function's work per element, between the conversions."""
+def _pointwise(x: TensorType, *, function: str, **attributes: object) -> Estimate:
     return pointwise(WORK[function], x)
 
 
 def _softmax(x: TensorType, *, opset: int, axis: int = -1) -> Estimate:
-    """Softmax along an axis, or from it on as before version 13 of ONNX."""
-    if opset < 13:
+    if opset < 13:  # over all axes from this one on
         rows_of(x, axis)
     else:
         axis_of(axis, x.rank)
@@ -265,23 +255,24 @@ def _softmax(x: TensorType, *, opset: int, axis: int = -1) -> Estimate:
 
 
 def _reduce_mean(x: TensorType, *, axes: conv.Ints, keepdims: int) -> Estimate:
-    """An addition per element and a division per result."""
     return reduction(x, axes, bool(keepdims), final=1)
 
 
 def _pooled(
     x: TensorType, *, pool: Callable[..., Estimate], channels_last: int = 0, **geometry: Any
 ) -> Estimate:
-    """An addition per window element and a division per result."""
     return either_way(partial(pool, **geometry), x, channels_last)
 
 
-rule("com.microsoft.QLinearSigmoid")(Between(_pointwise, function="sigmoid"))
-rule("com.microsoft.QLinearLeakyRelu")(Between(_pointwise, function="leaky_relu"))
-rule("com.microsoft.QLinearSoftmax", kind="softmax")(Between(_softmax))
-rule("com.microsoft.QLinearReduceMean", kind="reduction")(Between(_reduce_mean))
-rule("com.microsoft.QLinearAveragePool", kind="pooling")(Between(_pooled, pool=conv.average_pool))
-rule("com.microsoft.QLinearGlobalAveragePool")(Between(_pooled, pool=conv.global_average_pool))
+for _name, _kind, _of_floats in (
+    ("Sigmoid", None, partial(_pointwise, function="sigmoid")),
+    ("LeakyRelu", None, partial(_pointwise, function="leaky_relu")),
+    ("Softmax", "softmax", _softmax),
+    ("ReduceMean", "reduction", _reduce_mean),
+    ("AveragePool", "pooling", partial(_pooled, pool=conv.average_pool)),
+    ("GlobalAveragePool", None, partial(_pooled, pool=conv.global_average_pool)),
+):
+    rule(f"com.microsoft.QLinear{_name}", kind=_kind).derived(unary, of_floats=_of_floats)  # type: ignore[arg-type]
 
 
 @rule("com.microsoft.QLinearWhere", kind="elementwise").takes(
@@ -291,9 +282,8 @@ def qlinear_where(of: Operands) -> Estimate:
     """One selection per result, between conversions of the operands and of the result."""
     choice = pointwise(WORK["where"], of.condition, of.x, of.y)
     operands = ((of.x, of.x_zero_point), (of.y, of.y_zero_point))
-    return between(choice, operands, of.z_zero_point, of.x_scale, of.y_scale, of.z_scale).plus(
-        reads=(of.condition,)
-    )
+    found = between(choice, operands, of.z_zero_point, *of.named("x_scale y_scale z_scale"))
+    return found.plus(reads=(of.condition,))
 
 
 @rule("com.microsoft.QLinearConcat")

@@ -15,13 +15,12 @@ from graphflops.dims import Dim, broadcast, ceil_div, floor_div, prod
 from graphflops.rules import fourier, lapack, linalg
 from graphflops.rules.distance import euclidean_dist
 from graphflops.rules.elementwise import WORK, pointwise
-from graphflops.rules.indexing import embedding
 from graphflops.rules.movement import converted
 from graphflops.rules.onnx import entries
 from graphflops.rules.onnx.activation import own_type, rows_of, swish
-from graphflops.rules.onnx.creation import range_ as onnx_range
 from graphflops.rules.onnx.entries import said, work
 from graphflops.rules.onnx.indexing import slice_
+from graphflops.rules.onnx.movement import range_ as onnx_range
 from graphflops.rules.onnx.norm import dropout
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.parts import copied_out
@@ -29,11 +28,9 @@ from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.reduce import LOG_SOFTMAX, SOFTMAX
 from graphflops.rules.registry import require, rule
 from graphflops.rules.resample import suppression
-from graphflops.rules.shapes import Shape, shown
+from graphflops.rules.shapes import Shape
 from graphflops.rules.views import unfold
 from graphflops.tensor import BOOL, FLOAT32, INT32, INT64, STRING, UINT8, UINT32, TensorType
-
-rule("onnx.DynamicSlice")(slice_)
 
 ONE = TensorType((), INT64, value=1)
 
@@ -44,19 +41,13 @@ def range_(start: TensorType, limit: TensorType, delta: TensorType | None = None
     return onnx_range(start, limit, ONE if delta is None else delta)
 
 
+rule("onnx.DynamicSlice")(slice_)
 rule("com.microsoft.SampleOp", "onnx.MemcpyFromHost", "onnx.MemcpyToHost").derived(
     converted, says="A copy, with the known contents of small tensors.", order="x"
 )
-
-
-rule("com.microsoft.TorchEmbedding", kind="gather").derived(embedding, order="weight indices _ _")
-
-
 rule("com.microsoft.UnfoldTensor", kind="movement").derived(
     unfold, copied_out, order="x", usually={"dim": -1, "step": 1}
 )
-
-
 rule("com.microsoft.Inverse", kind="linear_algebra").derived(
     linalg.factored, says="2 n^3 for every matrix.", made="nn", work=lambda _, n: lapack.inverse(n)
 )
@@ -305,7 +296,6 @@ def string_concat(x: TensorType, y: TensorType) -> Estimate:
 @rule("onnx.StringNormalizer")
 def string_normalizer(x: TensorType, *, stopwords: Sequence[str] | None = None) -> Estimate:
     """Strings in another case, without stop words; the number of remaining strings is data-dependent."""
-    require(x.rank in (1, 2), f"{shown(x.shape)} is not a list of strings")
     kept: Dim = data_dependent("strings") if stopwords else x.shape[-1]
     return Estimate((x.like((*x.shape[:-1], kept)),), reads=(x,))
 
@@ -314,7 +304,6 @@ def string_normalizer(x: TensorType, *, stopwords: Sequence[str] | None = None) 
 def tf_idf_vectorizer(of: Operands) -> Estimate:
     """An addition for each n-gram of each length and number of skips; a weight for each entry where there are weights."""
     x, skips = of.x, of.max_skip_count
-    require(x.rank in (1, 2), f"{shown(x.shape)} is not a sequence of tokens")
     out = TensorType((*x.shape[:-1], max(of.ngram_indexes, default=-1) + 1), FLOAT32)
     lengths = of.max_gram_length - of.min_gram_length + 1
     # A single token skips nothing.
@@ -348,7 +337,6 @@ def word_conv_embedding(
     chars: TensorType, weight: TensorType, bias: TensorType, table: TensorType, *, conv_window_size: int = 0
 ) -> Estimate:
     """Embeds characters (..., words, characters), convolves along each word, takes the maximum of each filter."""
-    require(weight.rank == 4, f"a weight of {weight} is not (filters, 1, window, features)")
     filters, window, width = weight.shape[0], conv_window_size or weight.shape[2], table.shape[1]
     places = prod(chars.shape[:-1]) * (chars.shape[-1] - window + 1)
     out = table.like((*chars.shape[:-1], filters))

@@ -1,4 +1,4 @@
-"""Reshaping, which is free, conversions, and copies in another arrangement.
+"""Reshaping, which is free, conversions, copies in another arrangement, and new tensors: constants, fills, ranges.
 
 A copy reads each kept element once and writes each result once.
 """
@@ -9,16 +9,17 @@ from typing import Any
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, Value, copied, data_dependent, free
-from graphflops.dims import Dim, broadcast, floor_div, meet, mod, prod
+from graphflops.dims import Dim, Expr, broadcast, ceil_div, floor_div, meet, mod, prod
 from graphflops.errors import DimError
 from graphflops.rules import rearrange, shapes
+from graphflops.rules.creation import progression
 from graphflops.rules.onnx import entries, values
 from graphflops.rules.onnx.conv import window_counts
 from graphflops.rules.onnx.values import Number, Place, filled, known_contents, moved
 from graphflops.rules.rearrange import columns_to_image, repeated, triangle
 from graphflops.rules.registry import require, require_known, rule
-from graphflops.rules.shapes import axes, axis_of, replaced, same_elements, shown, tensors_of
-from graphflops.tensor import DTYPES, INT64, DType, TensorType, UnknownType
+from graphflops.rules.shapes import axis_of, larger, replaced, same_elements, shown, tensors_of
+from graphflops.tensor import DTYPES, FLOAT32, INT64, STRING, DType, TensorType, UnknownType
 
 KIND = "movement"
 
@@ -105,9 +106,8 @@ def squeeze(x: TensorType | UnknownType, axes: entries.Numbers = None) -> Estima
     if gone is None:
         left = x.rank - entries.rank_of(axes, "Squeeze")
         return free(x.view(entries.unknown("squeeze", place) for place in range(left)))
-    require_known(
-        gone != () or not ones, "of an empty list of axes ONNX removes none, onnxruntime all of length one"
-    )
+    is_told = gone != () or not ones
+    require_known(is_told, "of an empty list of axes ONNX removes none, onnxruntime all of length one")
     for place in gone:
         meet(x.shape[place], 1, f"axis {place} of {shown(x.shape)} is not of length one")
     return free(same_elements(x, (length for place, length in enumerate(x.shape) if place not in gone)))
@@ -154,11 +154,7 @@ def bit_cast(x: TensorType, *, to: int) -> Estimate:
 @rule("onnx.Transpose")
 def transpose(x: TensorType, *, perm: Sequence[int] | None = None) -> Estimate:
     """Axes in the given order, by default reversed."""
-    order = tuple(reversed(range(x.rank))) if perm is None else axes(perm, x.rank)
-    require(
-        sorted(order) == list(range(x.rank)),
-        f"{shown(order)} is not a permutation of the axes of {shown(x.shape)}",
-    )
+    order = shapes.permutation(range(x.rank)[::-1] if perm is None else perm, x)
     out = x.like(x.shape[place] for place in order)
     back = [order.index(place) for place in range(x.rank)]
     return Estimate((moved(x, out, lambda at: [at[place] for place in back]),), reads=(x,))
@@ -235,22 +231,17 @@ def _repeated(x: TensorType, times: Sequence[Dim]) -> Estimate:
 @rule("onnx.DepthToSpace")
 def depth_to_space(x: TensorType, *, blocksize: int) -> Estimate:
     """Channels spread out over a finer grid of positions; the order of channels costs nothing."""
-    _require_picture(x, blocksize)
+    require(blocksize > 0, f"there are no blocks of {blocksize}")
     return rearrange.depth_to_space(x, blocksize)
 
 
 @rule("onnx.SpaceToDepth")
 def space_to_depth(x: TensorType, *, blocksize: int) -> Estimate:
     """Blocks of positions gathered as channels of a coarser grid."""
-    _require_picture(x, blocksize)
+    require(blocksize > 0, f"there are no blocks of {blocksize}")
     for length in x.shape[2:]:
         meet(mod(length, blocksize), 0, f"{shown(x.shape[2:])} is not made of blocks of {blocksize}")
     return rearrange.space_to_depth(x, blocksize)
-
-
-def _require_picture(x: TensorType, block: int) -> None:
-    require(block > 0, f"there are no blocks of {block}")
-    require(x.rank == 4, f"{shown(x.shape)} is not a batch of images")
 
 
 @rule("onnx.Col2Im")
@@ -266,9 +257,8 @@ def col2im(
         blocks = prod(window_counts(image, block, **geometry))
         meet(blocks, columns, f"{columns} columns where {blocks} blocks lie in {shown(image)}")
     if image is None:
-        image = tuple(
-            entries.unknown("col2im", place) for place in range(2, 2 + entries.rank_of(image_shape, "Col2Im"))
-        )
+        rank = entries.rank_of(image_shape, "Col2Im")
+        image = tuple(entries.unknown("col2im", 2 + place) for place in range(rank))
     channels = entries.unknown("col2im", 1) if block is None else floor_div(rows, prod(block))
     return columns_to_image(x, (batch,), channels, image)
 
@@ -293,3 +283,88 @@ def reverse_sequence(x: TensorType, sequence_lens: TensorType, *, batch_axis: in
     batch, steps = x.shape[axis_of(batch_axis, x.rank)], sequence_lens.numel
     meet(batch, steps, f"{steps} lengths are given for {batch} sequences")
     return Estimate((x.like(),), reads=(x, sequence_lens))
+
+
+KIND = "creation"
+
+
+@rule("onnx.Constant")
+def constant(*, value: Value = None, sparse_value: Value = None, **literals: Any) -> Estimate:
+    """Free: the data is in the file."""
+    given = [x for x in (value, sparse_value) if x is not None]
+    count = len(given) + len(literals)
+    require(count == 1, f"a constant has one value, not {count}")
+    if given:
+        return free(*given, alias=False)
+    ((name, held),) = literals.items()  # a number or a string, or a list: `value_float`, `value_ints`, ...
+    kinds = {"float": FLOAT32, "int": INT64, "string": STRING}
+    shape = (len(held),) if name.endswith("s") else ()
+    out = TensorType(shape, kinds[name.removeprefix("value_").removesuffix("s")])
+    known = out if out.dtype == STRING else filled(out, lambda at: held[at[0]] if at else held)
+    return free(known, alias=False)
+
+
+@rule("onnx.ConstantOfShape")
+def constant_of_shape(shape: entries.Numbers, *, value: TensorType | None = None) -> Estimate:
+    """One value written everywhere."""
+    dtype = FLOAT32 if value is None else value.dtype
+    if entries.sizes(shape) is None and entries.many(shape) is None:
+        return Estimate((UnknownType(dtype),), unknown=entries.rank_depends_on_data("ConstantOfShape"))
+    lengths = entries.asked(shape, "fill", "ConstantOfShape")
+    held = (0.0,) if value is None else entries.numbers(value) or (None,)
+    out = filled(TensorType(lengths, dtype), lambda _: held[0])
+    if out.value is None and not isinstance(held[0], Expr):
+        out = replace(out, uniform=held[0])
+    return Estimate((out,))
+
+
+@rule("onnx.Range")
+def range_(start: TensorType, limit: TensorType, delta: TensorType) -> Estimate:
+    """Evenly spaced numbers; whole ones count up without arithmetic."""
+    found = [entries.numbers(x) for x in (start, limit, delta)]
+    ends = [x[0] for x in found if x]
+    if len(ends) < len(found):
+        return progression(data_dependent("range"), start.dtype)
+    first, last, step = ends
+    require(step != 0, "a range needs a step that is not zero")
+    try:
+        span = values.subtract(last, first)
+        is_whole = not isinstance(span, float) and not isinstance(step, float)
+        fitting: Number = ceil_div(span, step) if is_whole else values.ceil(values.divide(span, step))  # type: ignore[arg-type]
+        count = larger(int(fitting) if isinstance(fitting, float) else fitting, 0)
+    except (ArithmeticError, DimError, ValueError):  # an unknown fraction of symbolic sizes
+        are_open = any(isinstance(number, Expr) for number in ends)
+        require(are_open, f"a range from {first} to {last} by {step} has no end")
+        count = data_dependent("range")
+    estimate = progression(count, start.dtype)
+    (out,) = tensors_of(estimate.out)
+    known = filled(
+        out, lambda at: values.converted(values.add(first, values.multiply(at[0], step)), out.dtype)
+    )
+    return Estimate((known,), vector_flops=estimate.vector_flops)
+
+
+@rule("onnx.OneHot")
+def one_hot(indices: TensorType, depth: entries.Numbers, choices: TensorType, *, axis: int = -1) -> Estimate:
+    """One of two values written per index and class."""
+    place, classes = axis_of(axis, indices.rank + 1), entries.size(depth)
+    known, pair = known_contents(indices), entries.numbers(choices)
+    estimate = rearrange.one_hot_along(indices, place, classes, choices.dtype)
+    (out,) = tensors_of(estimate.out)
+
+    def entry(at: Place) -> Number | None:
+        index = None if known is None else known[at[:place] + at[place + 1 :]]
+        if not isinstance(index, int) or not isinstance(classes, int) or pair is None:
+            return None
+        return pair[at[place] - index in (0, classes)]
+
+    return replace(estimate, out=(filled(out, entry),))
+
+
+@rule("onnx.EyeLike")
+def eye_like(x: TensorType, *, dtype: int | None = None, k: int = 0) -> Estimate:
+    """Ones on a diagonal, zeros elsewhere; of the operand only the shape matters."""
+    out = x.like(dtype=None if dtype is None else entries.onnx_dtype(dtype))
+    if not out.dtype.is_floating:
+        out = filled(out, lambda at: int(at[1] - at[0] == k))
+    return Estimate((out,))

@@ -14,24 +14,17 @@ from graphflops.errors import shown
 from graphflops.rules.creation import masked
 from graphflops.rules.elementwise import WORK, Work
 from graphflops.rules.loss import cross_entropy_loss, likelihood
-from graphflops.rules.norm import (
-    MEAN_SQUARE,
-    STATISTICS,
-    group_norm as of_groups,
-    normalised,
-    scaled,
-    updated,
-)
+from graphflops.rules.norm import MEAN_SQUARE, STATISTICS, group_norm, normalised, scaled, updated
 from graphflops.rules.onnx.activation import only_value
 from graphflops.rules.onnx.entries import Outputs, chosen_axes, fused, is_wanted, onnx_dtype, work
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Operands
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import axis_of, only_result, reduced, tensors_of
 from graphflops.tensor import BOOL, FLOAT32, INT32, DType, TensorType
 
 
-@takes("x scale bias mean var; training_mode=0 is_test=0")
+@rule("onnx.BatchNormalization").takes("x scale bias mean var; training_mode=0 is_test=0")
 def batch_normalization(of: Operands, *, outputs: Outputs = (True,), by_results: bool = False) -> Estimate:
     """In inference one scale and one shift per element; in training seven operations, and new running statistics."""
     x, scale, bias, *statistics = of
@@ -44,7 +37,6 @@ def batch_normalization(of: Operands, *, outputs: Outputs = (True,), by_results:
     return replace(updated(normalised(x, of.var.numel, scale, bias), *running), out=out, writes=None)
 
 
-rule("onnx.BatchNormalization").derived(batch_normalization)
 rule(*(f"onnx.BatchNormalization.{version}" for version in (1, 6, 7, 9))).derived(
     batch_normalization,
     says="As the newest version; it trains if statistics are wanted: the running ones, and the batch's "
@@ -53,16 +45,10 @@ rule(*(f"onnx.BatchNormalization.{version}" for version in (1, 6, 7, 9))).derive
 )
 
 
-@rule("onnx.InstanceNormalization")
-def instance_normalization(x: TensorType, scale: TensorType, bias: TensorType) -> Estimate:
-    """Seven operations per element, a reciprocal root per channel of each sample."""
-    return normalised(x, prod(x.shape[:2]), scale, bias)
+rule("onnx.GroupNormalization").derived(group_norm, order="x weight bias")  # of groups or of channels
 
 
-rule("onnx.GroupNormalization").derived(of_groups, order="x weight bias")  # of groups or of channels
-
-
-@takes("x scale bias?; axis=-1 stash_type=1")
+@rule("onnx.LayerNormalization").takes("x scale bias?; axis=-1 stash_type=1")
 def by_rows(of: Operands, *, statistics: int = STATISTICS, kept: int = 2) -> Estimate:
     """Seven operations per element with a bias, four by the root mean square, a root per row. kept: results beside `x`."""
     x, scale, bias = of
@@ -78,7 +64,6 @@ def by_rows(of: Operands, *, statistics: int = STATISTICS, kept: int = 2) -> Est
     return replace(normalised(x, prod(rows), scale, bias, statistics), out=(out, *(statistic,) * kept))
 
 
-rule("onnx.LayerNormalization")(by_rows)
 rule("onnx.RMSNormalization").derived(by_rows, order="x scale", statistics=MEAN_SQUARE, kept=0)
 rule("onnx.SimplifiedLayerNormalization", "com.microsoft.SimplifiedLayerNormalization").derived(
     by_rows, order="x scale", statistics=MEAN_SQUARE, kept=1
@@ -137,31 +122,8 @@ rule("onnx.Dropout.10").derived(_dropped, order="x", training=False, mask=BOOL)
 KIND = "normalisation"
 
 
-def after_sum(x: TensorType, *added: TensorType | None, norm: Estimate, statistics: bool = True) -> Estimate:
-    """A norm of the sum of `x` and `added`; optional results are mean and deviation, and the sum."""
-    given = [part for part in added if part is not None]
-    row = x.like((*x.shape[:-1], 1), FLOAT32)
-    kept = (row, row) if statistics else ()
-    return fused((x.like(), *kept, x.like()), norm, work(len(given) * x.numel), reads=(*norm.reads, *given))
-
-
-@rule("com.microsoft.SkipLayerNormalization").takes("x skip gamma beta? bias?")
-def skip_layer_normalization(of: Operands, *, statistics: int = STATISTICS) -> Estimate:
-    """One addition per element for `skip` and one for a bias, then as LayerNormalization over the last axis."""
-    norm = normalised(of.x, prod(of.x.shape[:-1]), of.gamma, of.beta, statistics)
-    return after_sum(of.x, of.skip, of.bias, norm=norm)
-
-
-rule("com.microsoft.SkipSimplifiedLayerNormalization", "onnx.SkipSimplifiedLayerNormalization").derived(
-    skip_layer_normalization,
-    says="One addition per element for `skip` and one for a bias, then the root mean square over the last axis.",
-    order="x skip gamma bias",
-    statistics=MEAN_SQUARE,
-)
-
-
 @rule("com.microsoft.GroupNorm", "com.microsoft.SkipGroupNorm").takes("x gamma beta skip? bias?")
-def group_norm(of: Operands, *, activation: int, groups: int, channels_last: int = 1) -> Estimate:
+def skip_group_norm(of: Operands, *, activation: int, groups: int, channels_last: int = 1) -> Estimate:
     """Seven operations per element, of the sum with `skip` and a bias, a reciprocal root per group; and an optional silu."""
     channels = of.x.shape[-1 if channels_last else 1]
     meet(mod(channels, groups), 0, f"{channels} channels do not make {groups} groups")
@@ -169,7 +131,8 @@ def group_norm(of: Operands, *, activation: int, groups: int, channels_last: int
     done = norm.plus(WORK["silu" if activation else "identity"].on(of.x.numel))
     if of.skip is None:
         return done
-    return after_sum(of.x, of.skip, of.bias, norm=done, statistics=False)
+    added = tuple(part for part in (of.skip, of.bias) if part is not None)
+    return done.plus(out=(of.x.like(), of.x.like()), vector_flops=len(added) * of.x.numel, reads=added)
 
 
 @rule("com.microsoft.BranchwiseRMSNorm")

@@ -15,7 +15,6 @@ from graphflops.rules.attention import by_head
 from graphflops.rules.elementwise import WORK, activation_named
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.entries import fused, work
-from graphflops.rules.onnx.microsoft_decoder import NORMED
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import MIN_MAX, QUANTIZE
 from graphflops.rules.recurrent import Cell, Layer, recur, recur_back, with_gradients
@@ -77,22 +76,18 @@ APPLIED = {"RNN": (0,), "GRU": (0, 0, 1), "LSTM": (0, 0, 0, 1, 2)}
 CELLS = {"RNN": shared.TANH, "GRU": shared.GRU, "LSTM": shared.LSTM}
 
 
-def layer(cell: Cell, of: Operands, layout: int, results: int) -> Estimate:
+def layer(cell: Cell, of: Operands, directions: int, results: int) -> Estimate:
     """All directions over all padded steps of all sequences."""
     x, w, r, bias = of.named("x w r bias")
-    require(x.rank == 3 and w.rank == 3 and r.rank == 3, f"a recurrent layer of {w} and {r} does not fit {x}")
-    directions, rows, hidden = r.shape
+    rows, hidden = r.shape[1:]
     meet(rows, cell.gates * hidden, f"{rows} rows do not form {cell.gates} gates of {hidden}")
-    fits = isinstance(directions, int) and not differ(w.shape[0], directions)
-    require(fits, f"{directions} directions of {w}")
-    assert isinstance(directions, int)
-    batch, steps = x.shape[:2] if layout else x.shape[1::-1]
+    batch, steps = x.shape[:2] if of.layout else x.shape[1::-1]
     biases = () if bias is None else (bias.like((rows,)),) * 2
     both = [Layer(w.like(w.shape[1:]), r.like(r.shape[1:]), None, biases)] * directions
     held = tuple(state for state in of.named("initial_h initial_c") if state is not None)
     estimate = recur(cell, x, held, both, x)
-    every = (batch, steps, directions, hidden) if layout else (steps, directions, batch, hidden)
-    last = (batch, directions, hidden) if layout else (directions, batch, hidden)
+    every = (batch, steps, directions, hidden) if of.layout else (steps, directions, batch, hidden)
+    last = (batch, directions, hidden) if of.layout else (directions, batch, hidden)
     out = (x.like(every), *(x.like(last) for _ in range(results - 1)))
     return estimate.plus(out=out, reads=(of.sequence_lens, of.peepholes))
 
@@ -122,14 +117,12 @@ def recurrent(of: Operands, *, kind: str, **others: object) -> Estimate:
         require(count >= needs, f"{count} activations for a cell that has {needs}")
         named = [activation_named(name) for name in of.activations]
         cell = replace(cell, activations=tuple(named[place] for place in places))
-    # raises ShapeError if the attributes of a layer contradict its matrix of the state
-    require(of.r.rank == 3, f"a recurrent layer of {of.r}")
     given, _, hidden = of.r.shape
     directions = 2 if of.direction == "bidirectional" else 1
     require(not differ(given, directions), f"{given} directions in a layer that runs {of.direction}")
     fits = of.hidden_size is None or not differ(hidden, of.hidden_size)
     require(fits, f"a state of {hidden}, where hidden_size is {of.hidden_size}")
-    return layer(cell, of, of.layout, 3 if kind == "LSTM" else 2)
+    return layer(cell, of, directions, 3 if kind == "LSTM" else 2)
 
 
 for _kind in CELLS:  # a GRU that resets before the product costs the same as one that does after it
@@ -219,7 +212,6 @@ def convolved(x: TensorType, weight: TensorType, bias: TensorType | None, activa
 def causal_convolution(of: Operands) -> Estimate:
     """A causal depthwise convolution along the last spatial axis; its last inputs are returned as a state."""
     x, past, length = of.x, of.past_state, (of.weight.shape[-1] - 1) * of.dilation
-    require(x.rank > 2 and of.weight.rank == x.rank, f"a weight {of.weight} does not fit an input {x}")
     held = past and past.shape[1 - x.rank if of.channels_last else -1]
     require(past is None or not differ(held, length), f"a state {past} of {length} steps")
     rest = (x.shape[0], length, *x.shape[2:]) if of.channels_last else (*x.shape[:-1], length)
@@ -236,21 +228,6 @@ def packed_causal_convolution(of: Operands) -> Estimate:
     captured = of.x.like((of.initial_state.shape[0], of.state_update_capacity, of.x.shape[1]))
     results = (of.x.like(), of.initial_state.like(), captured)
     return fused(results, convolved(of.x, of.weight, of.bias, of.activation), reads=(*of,))
-
-
-@rule("com.microsoft.EngramGate").takes("key query value key_scale query_scale value_scale?")
-def engram_gate(of: Operands) -> Estimate:
-    """Root mean square norms of keys and queries, a dot product, a gate computed from its root, and the gated value."""
-    rows = prod(of.key.shape[:-1])
-    normed = of.value_scale is not None
-    vector = of.key.numel * (2 * NORMED + 2 + 1 + NORMED * normed) + 4 * rows
-    out = of.key.like()
-    return Estimate(
-        (out, out),
-        vector_flops=vector,
-        transcendentals=rows * (4 + normed),  # two roots, the dot product's root, a sigmoid
-        reads=(*of,),
-    )
 
 
 @rule("com.microsoft.HyperConnectionPreMix").takes("streams pre_mix")

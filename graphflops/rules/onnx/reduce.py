@@ -17,7 +17,7 @@ from graphflops.rules.onnx.values import filled, known_contents, moved
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.resample import suppression
-from graphflops.rules.shapes import axis_of, only_result, replaced, same_elements, shown, tensors_of
+from graphflops.rules.shapes import axis_of, only_result, replaced, same_elements, tensors_of
 from graphflops.tensor import INT64, TensorType
 
 Fold = Callable[[Sequence[values.Number]], values.Number]
@@ -86,10 +86,8 @@ def gemm(of: Operands, **others: object) -> Estimate:
     """The product, and vector FLOPs for the remaining operations of alpha * (a @ b) + beta * c."""
     a, b, c = of
     require(a.rank == 2 and b.rank == 2, f"Gemm multiplies two matrices, not {a} and {b}")
-    turned = (
-        x.view(x.shape[::-1]) if transposed else x for x, transposed in ((a, of.transA), (b, of.transB))
-    )
-    product = products.matmul(*turned)
+    pairs = ((a, of.transA), (b, of.transB))
+    product = products.matmul(*(x.view(x.shape[::-1]) if transposed else x for x, transposed in pairs))
     if c is None:
         scaled = products.additions(only_result(product)) if of.alpha != 1 else 0
         return replace(product, vector_flops=scaled)
@@ -213,8 +211,7 @@ def unique(x: TensorType, *, axis: int | None = None, sorted: int = 1) -> Estima
 def non_max_suppression(of: Operands) -> Estimate:
     """Upper bound per class: boxes are sorted by score, and the overlap of every pair is computed."""
     boxes, scores, limit, *_ = of
-    given = f"{shown(boxes.shape)} and {shown(scores.shape)}"
-    require(boxes.rank == scores.rank == 3, f"{given} are not boxes and scores")
+    require(boxes.rank == scores.rank == 3, f"{boxes} and {scores} are not boxes and scores")
     batch, classes, n = scores.shape
     most = 0 if limit is None else entries.size(limit)
     kept: Dim = 0 if most == 0 else data_dependent("nms")

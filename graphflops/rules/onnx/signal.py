@@ -170,9 +170,8 @@ Lengths = list[Dim | None]  # output sizes; None for a data-dependent one
 
 def _to_sizes(own: Sequence[Dim], given: Numbers, policy: str) -> Lengths:
     wanted = entries.sizes(given)
-    require(
-        entries.many(given) in (None, len(own)), f"{entries.many(given)} sizes are given for {len(own)} axes"
-    )
+    count = entries.many(given)
+    require(count in (None, len(own)), f"{count} sizes are given for {len(own)} axes")
     if wanted is None:
         return [None] * len(own)
     if policy == "stretch":
@@ -189,11 +188,8 @@ def _to_sizes(own: Sequence[Dim], given: Numbers, policy: str) -> Lengths:
 
 
 def _by_factors(own: Sequence[Dim], given: Numbers) -> Lengths:
-    factors = entries.numbers(given)
-    require(
-        entries.many(given) in (None, len(own)),
-        f"{entries.many(given)} factors are given for {len(own)} axes",
-    )
+    factors, count = entries.numbers(given), entries.many(given)
+    require(count in (None, len(own)), f"{count} factors are given for {len(own)} axes")
     if factors is None:
         return [None] * len(own)
     wrong = [factor for factor in factors if not isinstance(factor, Expr) and not 0 < factor < inf]
@@ -214,9 +210,7 @@ def _scaled(length: Dim, factor: Number) -> Dim | None:
 def _resized(x: TensorType, lengths: dict[int, Dim | None], mode: str, antialias: bool = False) -> Estimate:
     require_known(mode in _TAPS, f"unknown mode {mode}")
     wanted = [lengths.get(place, own) for place, own in enumerate(x.shape)]
-    shape = tuple(
-        entries.unknown("resize", at) if length is None else length for at, length in enumerate(wanted)
-    )
+    shape = tuple(entries.unknown("resize", at) if size is None else size for at, size in enumerate(wanted))
     taps = _TAPS[mode]
     kept = [compare("==", own, size) for own, size in zip(x.shape, shape, strict=True)]
     if taps and kept == [1] * x.rank:

@@ -164,9 +164,7 @@ subtract = _of_fractions(operator.sub, lambda p, q, r, s: quotient(p * s - r * q
 divide_whole = _of_sizes(shapes.divided, shapes.divided)  # towards zero
 floor = _of(math.floor, lambda a: dims.floor_div(*fraction(a)))
 ceil = _of(math.ceil, lambda a: negate(floor(negate(a))))
-nearest = _of(
-    round, lambda a: a if fraction(a)[1] == 1 else dims.call("round", a)
-)  # halves to the even number
+nearest = _of(round, lambda a: a if fraction(a)[1] == 1 else dims.call("round", a))  # halves to the even
 smallest = _of_sizes(lambda *numbers: min(numbers), dims.dim_min)
 largest = _of_sizes(lambda *numbers: max(numbers), dims.dim_max)
 magnitude = _of(abs, lambda a: a if dims.at_least(a, 0) else largest(a, negate(a)))

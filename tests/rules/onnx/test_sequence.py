@@ -2,7 +2,7 @@ import pytest
 
 from graphflops.dims import symbol
 from graphflops.errors import ShapeError
-from graphflops.rules.onnx.sequence import VARIES
+from graphflops.rules.onnx.entries import VARIES
 from graphflops.tensor import BOOL, INT64, OptionalType, SequenceType, UnknownType
 from tests.support import price, shapes, t
 
