@@ -5,8 +5,6 @@ chooses as on a GPU, wherever they are called. torch.autocast has another list o
 one call of cuDNN for all layers and steps, and one for their gradients.
 """
 
-from __future__ import annotations
-
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator
