@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -61,7 +60,7 @@ class Choices(Record, frozen=True):
         """These choices, with those changed that are given as text: `{"batch": "8", "dynamic": "batch+context"}`."""
         given: dict[str, Any] = {}
         for name, text in texts.items():
-            require_choice("choice", name, [field.name for field in fields(self)])
+            require_choice("choice", name, self.__struct_fields__)
             if name in ("batch", "length", "context", "image_size"):
                 if not (text.isdecimal() and len(text) < 10):
                     raise OptionError(f"{name}: {shown(text)} is no size")

@@ -118,7 +118,6 @@ def _inputs(name: Name, model: Any, chosen: Choices) -> dict[str, torch.Tensor]:
 
 
 def _input(model: Any, kind: str, chosen: Choices) -> torch.Tensor:
-    """One input of a kind, in the size that the configuration gives."""
     config = model.config
     make = partial(torch.empty, dtype=model.dtype, device="meta")
     if kind == "pixel_values":
