@@ -93,13 +93,8 @@ class Priced(Record, frozen=True):
 
 
 def priced(
-    model: object,
-    device: str,
-    execution: Execution | None = None,
-    *,
-    model_name: str | None = None,
-    **options: Any,
-) -> Priced:
+    model: object, device: str, execution: Execution | None = None, *, model_name: str | None = None, **options: Any
+) -> Priced:  # fmt: skip
     """An inference on a device, of which a report and times at any sizes can be asked. Options and errors of `analyze`."""
     asked = Asked(execution=execution, device=device, **options)
     program, again = _priced_program(as_graph(model, model_name), asked)

@@ -5,8 +5,6 @@ Exit codes: 0 fine; 1 an error, said in one line on stderr; 2 wrong usage; 3 a t
 not wait.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import os

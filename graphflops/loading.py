@@ -37,25 +37,14 @@ Model = Union[str, "os.PathLike[str]", "Graph", "Report", Exported, Module]
 
 
 def analyze(
-    model: Model,
-    args: Any = None,
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    dynamic_shapes: Any = None,
-    model_name: str | None = None,
-    dims: Mapping[str, int] | None = None,
-    inputs: Mapping[str, Sequence[int]] | None = None,
-    masks: Mapping[str, str] | None = None,
-    names: Mapping[str, str] | None = None,
-    training: bool | Training = False,
-    assume: bool = True,
-    execution: Execution | None = None,
-    device: str | None = None,
-    network: str | None = None,
-    torch: str | None = None,
-    mesh: Mapping[str, int] | None = None,
+    model: Model, args: Any = None, kwargs: Mapping[str, Any] | None = None, *, dynamic_shapes: Any = None,
+    model_name: str | None = None, dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, Sequence[int]] | None = None, masks: Mapping[str, str] | None = None,
+    names: Mapping[str, str] | None = None, training: bool | Training = False, assume: bool = True,
+    execution: Execution | None = None, device: str | None = None, network: str | None = None,
+    torch: str | None = None, mesh: Mapping[str, int] | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Report:
+) -> Report:  # fmt: skip
     """Computes what a model costs: FLOPs, bytes, memory, parameters.
 
     model: path of a `.pt2`, an `.onnx` or a saved JSON report, a `Graph`, a `Report`, an `ExportedProgram` of torch, or a
@@ -125,13 +114,9 @@ def _resized(
 
 
 def opened(
-    model: Model,
-    args: Any = None,
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    dynamic_shapes: Any = None,
+    model: Model, args: Any = None, kwargs: Mapping[str, Any] | None = None, *, dynamic_shapes: Any = None,
     model_name: str | None = None,
-) -> Graph | Report:
+) -> Graph | Report:  # fmt: skip
     """What `analyze` reads of a model, or the saved report that it is: read once for several analyses. Options: as there."""
     model = _captured(model, args, kwargs, dynamic_shapes)
     if (report := saved_report(model)) is not None:

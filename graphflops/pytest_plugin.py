@@ -58,13 +58,9 @@ def checker(config: pytest.Config, marked: Mapping[str, Any]) -> Callable[..., R
     """The function that the fixture gives; `marked` are limits that hold unless a call says otherwise."""
 
     def check(
-        model: object,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        *,
-        dynamic_shapes: Any = None,
-        **limits: Any,
-    ) -> Report:
+        model: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *,
+        dynamic_shapes: Any = None, **limits: Any,
+    ) -> Report:  # fmt: skip
         is_module = hasattr(model, "forward") and hasattr(model, "state_dict")
         if is_module and not hasattr(model, "graph_signature"):
             from graphflops import capture
@@ -85,41 +81,34 @@ def _check(config: pytest.Config, model: Any, limits: Mapping[str, Any], name: s
     try:
         if isinstance(model, (str, PathLike)):
             name = fspath(model)
-            report, findings = _of_file(config, str(config.rootpath / name), limits)
-        else:
-            from graphflops.budget import limits as reader
-            from graphflops.budget.check import compared
-            from graphflops.budget.run import measures_at
-
-            name = name or type(model).__name__
-            (entry,) = reader.given(limits).budgets
-            measures = measures_at(model, entry.sizes)
-            report, findings = measures.report, compared(measures, entry)[0]
+            model = str(config.rootpath / name)
+        report, findings = _measured(config, model, limits)
     except (GraphflopsError, OSError) as error:
         pytest.fail(f"graphflops: {error}", pytrace=False)
     if any(finding.severity == "error" for finding in findings):
         from graphflops.render.findings import table
         from graphflops.report.findings import Findings, ModelFindings
 
-        found = Findings((ModelFindings(name, tuple(findings), report.values),))
+        found = Findings((ModelFindings(name or type(model).__name__, tuple(findings), report.values),))
         pytest.fail(table(found).rstrip(), pytrace=False)
     return report
 
 
-def _of_file(config: pytest.Config, path: str, limits: Mapping[str, Any]) -> tuple[Report, list[Finding]]:
+def _measured(config: pytest.Config, model: Any, limits: Mapping[str, Any]) -> tuple[Report, list[Finding]]:
     from graphflops.budget import baseline, limits as reader
     from graphflops.budget.check import compared
     from graphflops.budget.run import jobs_of, measures_at
     from graphflops.errors import FileError
 
     file = str(config.rootpath / config.getini(_MARKER))
-    budget = reader.given(limits, str(config.rootpath)) if limits else reader.read(file)
+    is_read = isinstance(model, str) and not limits
+    budget = reader.read(file) if is_read else reader.given(limits, str(config.rootpath))
     kept = budget.baseline_path
     before = baseline.read(kept) if kept and budget.relative else {}
-    jobs = list(jobs_of(budget, path, before))
+    jobs = list(jobs_of(budget, model, before))
     if not jobs:
-        raise FileError(f"{file}: no limit is for {path}")
-    measured = [measures_at(path, job.sizes) for job in jobs]
+        raise FileError(f"{file}: no limit is for {model}")
+    measured = [measures_at(model, job.sizes) for job in jobs]
     findings = [
         found
         for job, measures in zip(jobs, measured, strict=True)

@@ -273,13 +273,8 @@ def chosen(select: Sequence[str], ignore: Sequence[str]) -> list[str]:
 
 
 def audited(
-    model: str,
-    *,
-    codes: Sequence[str],
-    on: tuple[str, Execution | None] | None,
-    progress: Progress,
-    **sizes: Any,
-) -> ModelFindings:
+    model: str, *, codes: Sequence[str], on: tuple[str, Execution | None] | None, progress: Progress, **sizes: Any
+) -> ModelFindings:  # fmt: skip
     """The findings about one model: those of an ONNX file, and those about the time on a device and in an execution."""
     from graphflops.exporters import regular_file
     from graphflops.loading import analyze, opened as read

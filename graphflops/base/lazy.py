@@ -1,7 +1,5 @@
 """Functions and modules named by text, imported when they are first used."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any

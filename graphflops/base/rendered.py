@@ -35,9 +35,7 @@ class Rendered:
         return str(imported("graphflops.render.html.fragment:notebook")(self._content()))
 
     def _repr_markdown_(self) -> str:
-        """The same for a notebook that shows Markdown."""
         return str(imported("graphflops.render:render")(self._content(), "markdown"))
 
     def _content(self) -> Any:
-        """The object that formats render."""
         return self

@@ -1,9 +1,4 @@
-"""Configurations of transformers, from a JSON file or a class with sizes, and the models that they describe.
-
-Element types of stored weights are found in the header of a `.safetensors` or `.gguf` file; no weight is read.
-"""
-
-from __future__ import annotations
+"""Configurations of transformers, their models, and the element types of stored weights, of which only headers are read."""
 
 import math
 import os
@@ -174,10 +169,7 @@ _OF_FLOAT8 = 16  # torch._scaled_mm wants rows and columns of a weight in multip
 
 
 class Float8Linear(nn.Module):  # type: ignore[misc]
-    """An `nn.Linear` with a float8 weight, and static scales for the weight and the operand.
-
-    x: [..., in_features] -> [..., out_features] of the same type.
-    """
+    """An `nn.Linear` with a float8 weight and static scales: [..., in_features] -> [..., out_features] of the same type."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -268,8 +260,6 @@ class _Tensor(msgspec.Struct):
 
 def _safetensors(file: IO[bytes], head: bytes) -> Counter[str]:
     (length,) = struct.unpack("<Q", head)
-    if length > _LONGEST_HEADER:
-        raise ValueError(f"it claims {length:,} bytes")
     entries = msgspec.json.decode(_exactly(file, length), type=dict[str, msgspec.Raw])
     entries.pop("__metadata__", None)
     found: Counter[str] = Counter()
@@ -298,7 +288,6 @@ def _gguf(file: IO[bytes]) -> Counter[str]:
         kind, _ = _numbers(file, "IQ")
         name, block, size = _GGML[kind]
         found[name] += -(-_elements(shape) // block) * size
-        _refuse_long(file)
     return found
 
 
@@ -314,17 +303,11 @@ def _skip(file: IO[bytes], kind: int) -> None:
             file.seek(_GGUF_SIZES[inner] * count, 1)
     else:
         file.seek(_GGUF_SIZES[kind], 1)
-    _refuse_long(file)
-
-
-def _refuse_long(file: IO[bytes]) -> None:
-    if file.tell() > _LONGEST_HEADER:
-        raise ValueError(f"it is longer than {_LONGEST_HEADER:,} bytes")
 
 
 def _text(file: IO[bytes]) -> None:
     (length,) = _numbers(file, "Q")
-    _exactly(file, length if length <= _LONGEST_HEADER else -1)
+    _exactly(file, length)
 
 
 def _numbers(file: IO[bytes], form: str) -> tuple[int, ...]:
@@ -333,7 +316,9 @@ def _numbers(file: IO[bytes], form: str) -> tuple[int, ...]:
 
 
 def _exactly(file: IO[bytes], length: int) -> bytes:
-    data = file.read(length) if length >= 0 else b""
+    if file.tell() + length > _LONGEST_HEADER:
+        raise ValueError(f"it is longer than {_LONGEST_HEADER:,} bytes")
+    data = file.read(length)
     if len(data) != length:
         raise ValueError("it ends early")
     return data

@@ -4,8 +4,6 @@ Calls of the program are matched to calls of the module's run by module, operato
 frees its memory. A call without a match, such as for an attention mask or for repeating heads, runs only in the export.
 """
 
-from __future__ import annotations
-
 import contextlib
 import weakref
 from collections.abc import Iterator, Mapping
@@ -25,6 +23,7 @@ from graphflops.base.aligned import matching_blocks
 from graphflops.exporters.pt2 import COMPUTING, RECORD_FORMAT
 from graphflops.graph import EagerRun
 from graphflops.ops import operator
+from graphflops.tensor import grouped
 
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 _LARGEST_VALUE = 2**20  # elements of a result that is computed
@@ -260,7 +259,10 @@ def recorded(
                 held = {name: without_data(weight) for name, weight in weights.items()}
                 results = torch.func.functional_call(module, held, args, kwargs)
             interpreter = _Program(program.graph_module, exported)
-            flat = [without_data(given) for given in _flat(program, args, kwargs)]
+            users, stored = iter(tree_leaves((args, kwargs))), {**program.constants, **program.state_dict}
+            specs = program.graph_signature.input_specs
+            given = [next(users) if x.kind.name == "USER_INPUT" else stored[x.target] for x in specs]
+            flat = [*map(without_data, given)]
             with exported:
                 outputs = interpreter.run(*flat)
     except Exception:  # noqa: BLE001 - a module that asks for its data leaves no record; the lines of its code are read
@@ -268,13 +270,6 @@ def recorded(
     record = _matched(program, eager, exported, interpreter.memory)
     del results, outputs  # until here, what both runs return must not be freed
     return record
-
-
-def _flat(program: torch.export.ExportedProgram, args: Any, kwargs: Any) -> list[Any]:
-    given = iter(tree_leaves((args, kwargs)))
-    held = {**program.constants, **program.state_dict}
-    specs = program.graph_signature.input_specs
-    return [next(given) if spec.kind.name == "USER_INPUT" else held[spec.target] for spec in specs]
 
 
 def _matched(
@@ -288,9 +283,8 @@ def _matched(
     place_of_node = {name: place for place, name in enumerate(values)}
     # By storage of the program's run: the first matched call that makes it, and the index of the result.
     maker: dict[int, tuple[int, int]] = {}
-    calls_of: dict[str, list[int]] = {}
+    calls_of = grouped((call.node, index) for index, call in enumerate(exported.calls))
     for index, call in enumerate(exported.calls):
-        calls_of.setdefault(call.node, []).append(index)
         for result, number in enumerate(call.memory):
             if maker.setdefault(number, (index, result))[0] not in there and index in there:
                 maker[number] = index, result

@@ -5,8 +5,6 @@ chooses as on a GPU, wherever they are called. torch.autocast has another list o
 one call of cuDNN for all layers and steps, and one for their gradients.
 """
 
-from __future__ import annotations
-
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator
@@ -149,7 +147,6 @@ def _operand(x: Any) -> Operand:
 
 
 def _dropout(x: Any, p: float, train: bool) -> Any:
-    """Dropout in one call, `native_dropout`, unless nothing or everything is dropped."""
     if not train or p == 0:
         return _ATEN.alias.default(x)
     return _ATEN.native_dropout.default(x, p, train)[0] if p < 1 else x * 0.0

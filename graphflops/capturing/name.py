@@ -2,8 +2,6 @@
 what is exported: a module with example inputs, and the axes that stay open. Models of timm and torchvision are built here.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect
@@ -11,7 +9,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -59,11 +56,11 @@ class Choices(Record, frozen=True):
             if getattr(self, axis) == 1:  # torch.export takes such an axis for fixed
                 structs.force_setattr(self, axis, 2)
 
-    def with_texts(self, texts: Mapping[str, str]) -> Choices:
+    def with_texts(self, texts: Mapping[str, str]) -> "Choices":
         """These choices, with those changed that are given as text: `{"batch": "8", "dynamic": "batch+context"}`."""
         given: dict[str, Any] = {}
         for name, text in texts.items():
-            require_choice("choice", name, [field.name for field in fields(self)])
+            require_choice("choice", name, self.__struct_fields__)
             if name in ("batch", "length", "context", "image_size"):
                 if not (text.isdecimal() and len(text) < 10):
                     raise OptionError(f"{name}: {shown(text)} is no size")
@@ -117,8 +114,8 @@ class Example(Record, frozen=True):
 
     module: Any
     inputs: Mapping[str, Any]
-    # By index of a tensor among the leaves of `inputs`, and by axis: the name of the axis.
-    open_axes: Mapping[int, Mapping[int, str]]
+    # By input (and by name where it is several tensors) and axis: the axis's name, None for one that does not stay open.
+    open_axes: Mapping[str, Any]
     # Runs the module on its inputs by name and returns the results; None: the module's own forward does.
     results: Callable[[Mapping[str, Any]], Any] | None = None
 
@@ -145,13 +142,9 @@ class Example(Record, frozen=True):
         """The open axes as `torch.export.export` takes them; axes with the same name have the same size."""
         import torch
 
-        if not any(self.open_axes.values()):
-            return None
-        leaves, form = torch.utils._pytree.tree_flatten(dict(self.inputs))
-        opened = [self.open_axes.get(place, {}) for place in range(len(leaves))]
-        dims = {name: torch.export.Dim(name, min=2) for axes in opened for name in axes.values()}
-        shapes = [{axis: dims[name] for axis, name in axes.items()} for axes in opened]
-        return torch.utils._pytree.tree_unflatten(shapes, form)
+        names = filter(None, torch.utils._pytree.tree_leaves(self.open_axes))
+        dims = {name: torch.export.Dim(name, min=2) for name in names}
+        return torch.utils._pytree.tree_map(dims.get, self.open_axes) if dims else None
 
 
 def library(name: Name) -> Any:
@@ -242,4 +235,4 @@ def _of_images(name: Name, module: Any, shape: Sequence[int], images: int = 1) -
         raise ModelError(f"{name}: its forward takes {shown(', '.join(taken) or 'nothing')}, not an image")
     inputs = {argument: torch.empty((chosen.batch, *shape), dtype=dtype, device="meta") for argument in taken}
     axes = {0: "batch"} if "batch" in chosen.dynamic else {}
-    return Example(module, inputs, dict.fromkeys(range(images), axes))
+    return Example(module, inputs, dict.fromkeys(inputs, axes))

@@ -1,7 +1,5 @@
 """Fake devices and fake tensors, on which a whole step of one rank runs in one process."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import sys
@@ -134,24 +132,20 @@ def _uncompiled(fake: FakeTensorMode) -> Iterator[None]:
         yield
 
 
-class KnownNumbers(Around):
-    """Keeps numbers of short vectors while a factory builds a model: models read their layers' rates from `linspace`."""
+@contextlib.contextmanager
+def known_numbers() -> Iterator[None]:
+    """Within this context, short vectors keep their numbers: models read their layers' rates from `linspace`."""
+    with mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", _KNOWN), _KnownNumbers():
+        yield
 
+
+class _KnownNumbers(Around):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         if func in (torch.linspace, torch.arange) and made.numel() <= _KNOWN:
             with unset_fake_temporarily():
                 made.constant = func(*args, **{**(kwargs or {}), "device": "cpu"})
         return made
-
-    def __enter__(self) -> Any:
-        self.limit = mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", _KNOWN)
-        self.limit.start()
-        return super().__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self.limit.stop()
 
 
 def _on_any_device(state: Any, *_: Any) -> Any:
@@ -212,7 +206,7 @@ def _summing(
 ) -> Any:
     """Gives DDP a hook that averages gradients as its default does, which would read a tensor from a fake future."""
 
-    def averaged(group, bucket):  # type: ignore[no-untyped-def] # torch compares annotations, which are texts here
+    def averaged(group: Any, bucket: Any) -> Any:
         gradients = bucket.buffer().div_(group.size())
         dist.all_reduce(gradients, group=group)
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()

@@ -1,9 +1,4 @@
-"""Records the calls that one eager step dispatches (forward, loss, backward, optimizer), with memory and collectives.
-
-The recorder sees calls after DTensor and other subclasses have handled them, so the calls are those on local tensors.
-"""
-
-from __future__ import annotations
+"""Records the calls that one eager step dispatches, those on local tensors inside of DTensors, with the memory they use."""
 
 import contextlib
 import math
@@ -107,12 +102,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         given = [self.argument(value) for value in args]
         named = {name: self.argument(value) for name, value in kwargs.items()}
         flat = written(func, args, kwargs) or ([] if results is None else tree_leaves(results))
-        made = [
-            self.define(_layout(self.storage(leaf), leaf), leaf)
-            if isinstance(leaf, torch.Tensor) and self.is_ours(leaf)
-            else None
-            for leaf in flat
-        ]
+        made = [self.define(_layout(self.storage(x), x), x) if self.is_ours(x) else None for x in flat]
         self.add(str(func), given, named, made)
 
     def add(self, operator: str, args: list[Any], kwargs: dict[str, Any], results: list[int | None]) -> None:
@@ -142,10 +132,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 self.storages[number].kind = self.away.pop(number)
 
     def ours(self, given: Any) -> list[torch.Tensor]:
-        return [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor) and self.is_ours(leaf)]
+        return [leaf for leaf in tree_leaves(given) if self.is_ours(leaf)]
 
-    def is_ours(self, tensor: torch.Tensor) -> bool:
-        return getattr(tensor, "fake_mode", None) is self.fake
+    def is_ours(self, given: Any) -> bool:
+        """Whether it is a tensor of this step."""
+        return isinstance(given, torch.Tensor) and getattr(given, "fake_mode", None) is self.fake
 
     def phase_now(self) -> Phase:
         """The phase of a call. After a backward, calls outside of modules are the update: gradient norms, new weights."""
@@ -264,7 +255,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         for _ in range(_DEEPEST):
             inner = getattr(tensor, "_local_tensor", None)
             tensor = tensor if inner is None else inner
-        if isinstance(tensor, torch.Tensor) and self.is_ours(tensor):
+        if self.is_ours(tensor):
             self.input(tensor, role, target)
             if on_host:
                 self.storages[self.storage(tensor)].bytes = 0
@@ -272,7 +263,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def on_host(self, tensor: Any, *, is_pinned: bool) -> None:
         """Notes that a tensor, or the local one inside it, is in the host's memory."""
         tensor = getattr(tensor, "_local_tensor", tensor)
-        if isinstance(tensor, torch.Tensor) and self.is_ours(tensor):
+        if self.is_ours(tensor):
             number = self.storage(tensor)
             self.away.setdefault(number, self.storages[number].kind)
             self.storages[number].kind = "pinned" if is_pinned else "host"
@@ -283,7 +274,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def is_gradient(self, tensor: torch.Tensor | None, name: str) -> None:
         tensor = getattr(tensor, "_local_tensor", tensor)
-        if isinstance(tensor, torch.Tensor) and self.is_ours(tensor):
+        if self.is_ours(tensor):
             memory = self.storages[self.storage(tensor)]
             if memory.kind == "value":
                 memory.kind, memory.name = "gradient", name

@@ -1,7 +1,5 @@
 """Records a whole step of one rank: builds what a factory returns on tensors without data, over pretended devices."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import inspect
@@ -16,7 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from graphflops.capturing.gpu_functions import OnCpu
-from graphflops.capturing.pretended import OPTIMIZERS, HostMemory, KnownNumbers, devices, groups, pretended
+from graphflops.capturing.pretended import OPTIMIZERS, HostMemory, devices, groups, known_numbers, pretended
 from graphflops.capturing.recorder import Recorder
 from graphflops.errors import GraphflopsError, ModelError, OptionError, innermost, said_by
 from graphflops.exporters import uncollected
@@ -93,7 +91,7 @@ def _recorded(factory: Callable[..., Any], axes: Mesh, rank: int) -> RecordedSte
     # A collection would free memory at random calls.
     with devices(axes, rank) as mesh, pretended() as fake, uncollected():
         wants_mesh = "mesh" in inspect.signature(factory).parameters
-        with KnownNumbers():
+        with known_numbers():
             made = factory(mesh=mesh) if wants_mesh else factory()
         step, given = _step(made)
         followed = _Followed()

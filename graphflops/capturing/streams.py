@@ -73,7 +73,8 @@ def streams() -> Iterator[None]:
     facts = {"total_memory": device("h200").memory_bytes, "multi_processor_count": HOPPER.multiprocessors}
     major, minor = HOPPER.capability
     gpu = SimpleNamespace(name="NVIDIA H200", major=major, minor=minor, **facts)
-    instead |= {"is_available": lambda: True, "device_count": _ranks, "current_device": lambda: 0}
+    instead["device_count"] = lambda: dist.get_world_size() if dist.is_initialized() else 1
+    instead |= {"is_available": lambda: True, "current_device": lambda: 0}
     instead |= {"get_device_capability": lambda *_: HOPPER.capability, "get_device_name": lambda *_: gpu.name}
     instead |= {"get_device_properties": lambda *_: gpu, "mem_get_info": lambda *_: (gpu.total_memory,) * 2}
     instead |= {"device": lambda *_: contextlib.nullcontext(), "is_current_stream_capturing": lambda: False}
@@ -86,7 +87,3 @@ def streams() -> Iterator[None]:
         mock.patch.object(torch.cuda.amp.common, "amp_definitely_not_available", return_value=True),
     ):
         yield
-
-
-def _ranks() -> int:
-    return dist.get_world_size() if dist.is_initialized() else 1

@@ -4,8 +4,6 @@ A cache is whatever the model makes from a prompt: keys and values, latents of M
 architecture is known here by name: the tensors in it are found, and which of their axes grow with the tokens.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +13,7 @@ from unittest import mock
 
 import torch
 from msgspec.structs import replace
+from torch.utils._pytree import tree_leaves, tree_map
 
 from graphflops.capturing.configurations import model_of, parts
 from graphflops.capturing.name import Choices, Example, Name, refuse_choices
@@ -22,7 +21,7 @@ from graphflops.errors import ModelError, OptionError, shown
 
 # The names under which forwards take their cache; the second from transformers 5.24 on.
 _CACHES = ("past_key_values", "cache", "cache_params")
-Axes = Mapping[int, Mapping[int, str]]  # names by position of a tensor, and by axis
+Axes = Mapping[str, Any]  # as `Example.open_axes`
 
 
 def examples(name: Name, *, training: bool) -> dict[str, Example]:
@@ -48,8 +47,8 @@ def examples(name: Name, *, training: bool) -> dict[str, Example]:
             phases = ("prefill", "decode") if phase == "both" else (phase,)
             made = {kind: getattr(steps, kind)() for kind in phases}
         made = made if phase == "both" else {"model": made[phase]}
-    opened = (named.values() for example in made.values() for named in example.open_axes.values())
-    refuse_choices(name, **dict.fromkeys({*chosen.dynamic}.difference(*opened), True))
+    opened = tree_leaves([example.open_axes for example in made.values()])
+    refuse_choices(name, **dict.fromkeys({*chosen.dynamic}.difference(opened), True))
     return made
 
 
@@ -71,7 +70,7 @@ def _forward(name: Name, model: Any) -> Example:
         output = type(model).forward(model, **given, **fixed)
         # results without values that are in no container that torch can export
         held = output if isinstance(output, (tuple, list, dict)) else vars(output)
-        found = [x for x in torch.utils._pytree.tree_leaves(held) if isinstance(x, torch.Tensor)]
+        found = [x for x in tree_leaves(held) if isinstance(x, torch.Tensor)]
         return found[0] if len(found) == 1 else found
 
     return _example(name, model, inputs, results, _axes(inputs, "pixel_values"))
@@ -79,18 +78,17 @@ def _forward(name: Name, model: Any) -> Example:
 
 def _axes(inputs: Mapping[str, Any], without_length: str) -> Axes:
     """The axes of inputs that may stay open. without_length: the input whose second axis is not a length."""
-    found = {}
-    for place, (kind, tensor) in enumerate(inputs.items()):
-        has_length = tensor.dim() == 2 and kind != without_length
-        found[place] = {0: "batch", **({1: "length"} if has_length else {})}
-    return found
+    return {
+        kind: {0: "batch", **({1: "length"} if tensor.dim() == 2 and kind != without_length else {})}
+        for kind, tensor in inputs.items()
+    }
 
 
 def _example(
     name: Name, model: Any, inputs: Mapping[str, Any], results: Callable[..., Any], axes: Axes
 ) -> Example:
     opened = name.choices.dynamic
-    chosen = {place: {i: axis for i, axis in of.items() if axis in opened} for place, of in axes.items()}
+    chosen = tree_map(lambda axis: axis if axis in opened else None, axes)
     return Example(model, inputs, chosen, results)
 
 
@@ -120,7 +118,6 @@ def _inputs(name: Name, model: Any, chosen: Choices) -> dict[str, torch.Tensor]:
 
 
 def _input(model: Any, kind: str, chosen: Choices) -> torch.Tensor:
-    """One input of a kind, in the size that the configuration gives."""
     config = model.config
     make = partial(torch.empty, dtype=model.dtype, device="meta")
     if kind == "pixel_values":
@@ -199,17 +196,17 @@ class _Steps:
         template = self.filled(sizes)
         axes = growing(template, self.filled, sizes) if self.chosen.dynamic else {}
         inputs: dict[str, Any] = {self.token: _tokens(self.chosen.batch, 1)}
-        open_axes: dict[int, dict[int, str]] = {0: {0: "batch"}}
+        open_axes: dict[str, Any] = {self.token: {0: "batch"}}
         if self.is_encoder_decoder:
             given = {name: value for name, value in self.prompt(sizes, 1).items() if name != self.token}
             encoded = self.model.get_encoder()(**given, return_dict=True)
             self.encoded_as = type(encoded)
             hidden = encoded.last_hidden_state
             inputs["encoder_hidden"] = torch.empty_like(hidden)
-            open_axes[1] = {0: "batch", **({1: "length"} if hidden.shape[1] == self.chosen.length else {})}
+            has_length = hidden.shape[1] == self.chosen.length
+            open_axes["encoder_hidden"] = {0: "batch", **({1: "length"} if has_length else {})}
         inputs["cache"] = {name: torch.empty_like(tensor) for name, tensor in state(template).items()}
-        for name in inputs["cache"]:
-            open_axes[len(open_axes)] = axes.get(name, {})
+        open_axes["cache"] = {name: axes.get(name, {}) for name in inputs["cache"]}
         grows = next(
             ((n, i) for n, named in axes.items() for i, size in named.items() if size == "context"), None
         )

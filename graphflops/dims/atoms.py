@@ -220,7 +220,6 @@ def intern_atom(kind: str, name: str, args: tuple[Operand, ...]) -> Atom:
 
 @lru_cache(maxsize=16_384)
 def _atom_degree(atom: Atom, name: str) -> int:
-    """How fast the atom grows in the named size, as `Expr.degree` defines it."""
     if name not in atom.symbols or atom.kind in COMPARISONS:
         return 0
     if atom.kind == "symbol":

@@ -95,10 +95,7 @@ class Expr(Polynomial):
         return build, (dict(self.terms),)
 
     def substitute(self, mapping: Mapping[str, Dim]) -> Dim:
-        """Replace sizes by dims, all at once, and simplify again; what no size is left in becomes a plain int.
-
-        Raises NoValueError where a divisor becomes zero and DimError where the result grows too large.
-        """
+        """Replace sizes by dims, all at once, and simplify. NoValueError where a divisor becomes 0, DimError past limits."""
         if mapping.keys().isdisjoint(self.symbols):
             return self
         try:
@@ -113,10 +110,7 @@ class Expr(Polynomial):
         return result if value is None else value
 
     def bounds(self, ranges: Mapping[str, Range] | None = None) -> Range:
-        """An inclusive (lowest, highest) pair that holds for all sizes, if not always the tightest; None is unbounded.
-
-        ranges: the same kind of pair for sizes by name; a size that it leaves out is at least 0.
-        """
+        """Inclusive bounds, not always the tightest; None: unbounded. ranges: of sizes by name, for others (0, None)."""
         low, high = Intervals(ranges).of_polynomial(self) if ranges else interval(self)
         return (None if low == -math.inf else math.ceil(low), None if high == math.inf else math.floor(high))
 

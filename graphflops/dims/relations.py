@@ -195,10 +195,8 @@ def where(condition: Dim, a: Dim, b: Dim) -> Dim:
 
 
 def call(name: str, *args: Dim) -> Dim:
-    """The named function of the arguments, as an opaque atom; a plain int where the value is one and known.
-
-    Real-valued functions (`sqrt`, `log`, ...) are in no simplification that needs integers; unknown ones count as integer-
-    valued. Raises DimError when the name is not an identifier.
+    """The named function of the arguments, as an opaque atom; a plain int where the value is one and known. A function that
+    is unknown counts as integer-valued. Raises DimError for a name that is no identifier.
     """
     if not (name.isascii() and name.isidentifier()) or len(name) > MAX_NAME:
         raise DimError("a function's name must be an identifier")

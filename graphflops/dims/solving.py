@@ -87,16 +87,11 @@ def _grows(size: Dim) -> bool:
     """Whether a size provably never falls while its symbols grow: sums of products and of floor divisions of such sizes."""
     if isinstance(size, int):
         return True
-    return all(factor > 0 for monomial, factor in size.terms.items() if monomial) and all(
-        atom.kind == "symbol"
-        or (
-            atom.kind == "//"
-            and _grows(arguments(atom)[0])
-            and isinstance(divisor := arguments(atom)[1], int)
-            and divisor > 0
-        )
-        for atom in size.atoms()
-    )
+    for atom in size.atoms():
+        above, below = arguments(atom) if atom.kind == "//" else (0, 1)
+        if atom.kind not in ("symbol", "//") or not isinstance(below, int) or below <= 0 or not _grows(above):
+            return False
+    return all(factor > 0 for monomial, factor in size.terms.items() if monomial)
 
 
 def first_from(low: int, high: int, holds: Callable[[int], bool]) -> int:

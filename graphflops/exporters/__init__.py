@@ -56,9 +56,8 @@ def recognised(head: bytes) -> Reader | None:
 
 
 def load(path: Path | str, model: str | None = None, mesh: Mapping[str, int] | None = None) -> Graph:
-    """The program in a file. model: which one of an archive that holds several. mesh: of a recorded step, the sizes of its
-    axes. Raises FileError, in one line, for a file that no reader reads, and ModelError for a mesh that the step cannot
-    have.
+    """The program in a file. model: which of several in an archive. mesh: sizes of a recorded step's axes. Raises FileError,
+    in one line, for a file that no reader reads, and ModelError for a mesh that the step cannot have.
     """
     path = regular_file(path)
     reader = reader_of(path)

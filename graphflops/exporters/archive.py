@@ -6,8 +6,6 @@ members is refused. torch reads archives with miniz, Python with zipfile; they d
 names that differ in case alone, bytes between its members, or headers that contradict its directory.
 """
 
-from __future__ import annotations
-
 import mmap
 import struct
 import zlib
@@ -15,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, overload
+from typing import Any, BinaryIO
 
 from msgspec.structs import replace
 
@@ -34,13 +32,11 @@ _BOMB_RATIO = 200
 
 _PAGE = 16 * 2**10
 
+_PICKLES = (b"\x80\2", b"\x80\3", b"\x80\4", b"\x80\5")
 # What other files begin with: (offset, bytes, what it is, what to do about it).
-_MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
+_MAGIC: tuple[tuple[int, bytes | tuple[bytes, ...], str, str], ...] = (
     (0, b"version https://git-lfs", "a git-lfs pointer", "fetch the file itself with `git lfs pull`"),
-    *(
-        (0, b"\x80" + protocol, "a pickle", "it is not opened; save the program with torch.export.save")
-        for protocol in (b"\2", b"\3", b"\4", b"\5")
-    ),
+    (0, _PICKLES, "a pickle", "it is not opened; save the program with torch.export.save"),
     (0, b"GGUF", "a GGUF file: weights without a program", "export the model with torch.export"),
     (0, b"\x89HDF", "an HDF5 file", "export the model with torch.export"),
     (0, b"\x7fELF", "a compiled library", "give the .pt2 that torch.export.save wrote"),
@@ -65,10 +61,7 @@ def other_format(head: bytes, wanted: str, json: str) -> str:
 
 
 class Archive:
-    """A zip archive as a mapping of member names; a context manager.
-
-    Raises FileError, in one line, for a file that is not a zip, is damaged, is built to harm, or can be read in two ways.
-    """
+    """A zip archive. Raises FileError, in one line, for one that is damaged, built to harm, or can be read in two ways."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = regular_file(path)
@@ -92,13 +85,13 @@ class Archive:
     def __str__(self) -> str:
         return shown(str(self.path))
 
-    def __enter__(self) -> Archive:
+    def __enter__(self) -> "Archive":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def within(self, name: str) -> Archive:
+    def within(self, name: str) -> "Archive":
         """A member that is an archive itself, opened; it is read as a whole only if it is compressed."""
         found, inner = self._members[name], copy(self)
         whole = self.read(name) if found.method == DEFLATED else None
@@ -152,23 +145,14 @@ class Pages:
     def __len__(self) -> int:
         return self._size
 
-    @overload
-    def __getitem__(self, place: int) -> int: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> bytes: ...
-
-    def __getitem__(self, place: int | slice) -> int | bytes:
+    def __getitem__(self, place: int | slice) -> Any:
+        """A byte, or the bytes of a slice."""
         if isinstance(place, slice):
             begin, end, _ = place.indices(self._size)
-            return self._read(begin, end - begin)
+            return _read_at(self._file, begin, end - begin)
         if not 0 <= place - self._begin < len(self._page):
-            self._page, self._begin = self._read(place, _PAGE), place
+            self._page, self._begin = _read_at(self._file, place, _PAGE), place
         return self._page[place - self._begin]
-
-    def _read(self, place: int, length: int) -> bytes:
-        self._file.seek(place)
-        return self._file.read(length)
 
 
 def _read_at(file: BinaryIO, place: int, length: int) -> bytes:

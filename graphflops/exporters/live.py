@@ -4,8 +4,6 @@ The only reader that imports torch, from 2.6 on. It walks the fx graph, not torc
 that torch cannot save (flex attention with a block mask, scalars carried by a loop).
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect
@@ -35,14 +33,9 @@ _INPUT_ROLES: dict[str, InputRole] = {
 
 
 def capture(
-    module: torch.nn.Module,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any] | None = None,
-    dynamic_shapes: Any = None,
-    strict: bool = False,
-    joint: bool = False,
-    runtime_asserts: bool = False,
-) -> torch.export.ExportedProgram:
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None, strict: bool = False, joint: bool = False, runtime_asserts: bool = False,
+) -> torch.export.ExportedProgram:  # fmt: skip
     """Exports a module with `torch.export`. Its tensors may be real, fake, or on the meta device.
 
     args, kwargs: example inputs. dynamic_shapes: as `torch.export.export` takes it.

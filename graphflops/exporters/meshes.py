@@ -1,15 +1,15 @@
 """Computes a recorded step for other sizes of its mesh: recordings on several meshes give its numbers as formulas.
 
 Along an axis of n devices, a number is a + b n or a + b / n; for several axes, it is a sum of products of these. It is a
-shard of a size, a whole size, a number of devices, or the root of such a number, as divisors of norms are. Recordings at two
+size, a shard of one, the number of a value or of devices, or a root of such, as divisors of norms are. Recordings at two
 sizes of each axis, in every combination, determine a and b. One more, at third sizes, selects the formula and confirms it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from itertools import product
+from itertools import accumulate, groupby, product
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import convert, to_builtins
 from msgspec.structs import asdict
@@ -20,15 +20,6 @@ from graphflops.exporters.step_file import RecordedStep
 
 LARGEST = 2**20  # devices of a mesh
 _LEAST = 2  # devices of an axis: a single device exchanges nothing, so a step on it has other calls
-
-
-class _Tree(NamedTuple):
-    """A step whose values are not numbered: the input or call that makes a value identifies it, as `[maker, place]`."""
-
-    values: list[list[Any]]  # by maker, an input or a call
-    storages: list[list[Any]]  # here and below: the fields of each entry
-    inputs: list[list[Any]]
-    calls: list[list[Any]]
 
 
 def samples(axes: Mapping[str, int], chosen: Sequence[str]) -> list[dict[str, int]]:
@@ -76,8 +67,9 @@ def at_mesh(steps: Sequence[RecordedStep], axes: Mapping[str, int]) -> RecordedS
             raise ModelError(f"{where} the step has other calls or groups: record it at each")
     if not all(group.axis for group in first.groups):
         raise ModelError("a process group lies along no axis of the mesh: record the step at each mesh")
-    found = _Numbers([dict(step.axes) for step in steps], wanted).tree([_tree(step) for step in steps], first)
-    return _step(found, first, wanted)
+    names = [group.name for group in first.groups]
+    numbers = _Numbers([dict(step.axes) for step in steps], wanted)
+    return _step(numbers.parts([_parts(step, names) for step in steps], first), first, wanted)
 
 
 def _said(axes: Sequence[tuple[str, int]]) -> str:
@@ -89,71 +81,47 @@ def _fixed(step: RecordedStep) -> tuple[Any, ...]:
     return (*mesh, step.operators, step.modules, step.sources, step.guesses, step.is_compiled)
 
 
-def _tree(step: RecordedStep) -> _Tree:
-    """A step as a tree, which can be compared with the trees of the step on other meshes."""
+def _parts(step: RecordedStep, groups: Sequence[str]) -> list[list[Any]]:
+    """What may differ between meshes, as lists: values, in a list for each input or call that makes them, then memory,
+    inputs and calls. A name that is made of a value's number is left out. groups: what the process groups are called.
+    """
     held = to_builtins(step)
-    maker = {value: -1 - place for place, (value, *_) in enumerate(held["inputs"])}
+    maker = {entry.value: -1 - place for place, entry in enumerate(step.inputs)}
     maker |= {x: place for place, call in enumerate(step.calls) for x in call.results if x is not None}
-    places: list[list[int]] = []
-    values: list[list[Any]] = []
-    before: object = None
-    for number, value in enumerate(held["values"]):
-        if maker.get(number) != before:
-            values.append([])
-        before = maker.get(number)
-        places.append([len(values) - 1, len(values[-1])])
-        values[-1].append(value)
-    groups = {group.name: place for place, group in enumerate(step.groups)}
-    numbered: dict[str, Any] = {f"v{number}": place for number, place in enumerate(places)}
+    runs = groupby(enumerate(held["values"]), key=lambda numbered: maker.get(numbered[0]))
+    values = [[value for _, value in run] for _, run in runs]
+    own = _first_values(held["values"])
+    storages = [
+        ["" if name == own.get(x) else name, *more] for x, (name, *more) in enumerate(held["storages"])
+    ]
+    inputs = [[x, role, "" if name == f"v{x}" else name] for x, role, name in held["inputs"]]
+    names = {group.name: name for group, name in zip(step.groups, groups, strict=True)}
 
-    def placed(given: Any) -> Any:  # replaces values by their places in the tree, groups by those in the list
-        if isinstance(given, str):
-            return {"g": groups[given]} if given in groups else given
-        return {"v": places[given["v"]]} if isinstance(given, dict) and "v" in given else given
+    def renamed(given: Any) -> Any:
+        if isinstance(given, list):
+            return [renamed(item) for item in given]
+        return names.get(given, given) if isinstance(given, str) else given
 
-    whole = _Tree(values, held["storages"], held["inputs"], held["calls"])
-    return _referring(whole, places.__getitem__, lambda name: numbered.get(name, name), placed)
-
-
-def _referring(
-    tree: _Tree, value: Callable[[Any], Any], named: Callable[[Any], Any], argument: Callable[[Any], Any]
-) -> _Tree:
-    """The same with other references to values: by result or input, by name of a memory, and in arguments."""
-    calls = []
-    for operator, args, kwargs, results, *others in tree.calls:
-        options = {name: _each(given, argument) for name, given in kwargs.items()}
-        made = [None if result is None else value(result) for result in results]
-        calls.append([operator, _each(args, argument), options, made, *others])
-    storages = [[named(name), *others] for name, *others in tree.storages]
-    inputs = [[value(made), role, named(name)] for made, role, name in tree.inputs]
-    return _Tree(tree.values, storages, inputs, calls)
+    calls = [
+        [operator, renamed(args), {key: renamed(given) for key, given in kwargs.items()}, *others]
+        for operator, args, kwargs, *others in held["calls"]
+    ]
+    return [values, storages, inputs, calls]
 
 
-def _each(given: Any, change: Callable[[Any], Any]) -> Any:
-    """Applies `change` to an argument, or to each item of nested lists."""
-    return [_each(item, change) for item in given] if isinstance(given, list) else change(given)
+def _first_values(values: Sequence[list[Any]]) -> dict[int, str]:
+    """The name of the first value in each memory."""
+    return {storage: f"v{number}" for number, (storage, *_) in reversed([*enumerate(values)])}
 
 
-def _step(tree: _Tree, first: RecordedStep, axes: Mapping[str, int]) -> RecordedStep:
-    starts = [0]
-    for made in tree.values:
-        starts.append(starts[-1] + len(made))
-
-    def number(place: Sequence[int]) -> int:
-        return starts[place[0]] + place[1]
-
-    def named(name: Any) -> str:
-        return name if isinstance(name, str) else f"v{number(name)}"
-
-    def argument(given: Any) -> Any:
-        entries: Any = given.items() if isinstance(given, dict) else (("", None),)
-        ((kind, what),) = entries
-        return first.groups[what].name if kind == "g" else {"v": number(what)} if kind == "v" else given
-
-    values, storages, inputs, calls = _referring(tree, number, named, argument)
-    held = {**asdict(first), "axes": [*axes.items()], "storages": storages, "inputs": inputs, "calls": calls}
+def _step(parts: Sequence[list[Any]], first: RecordedStep, axes: Mapping[str, int]) -> RecordedStep:
+    runs, storages, inputs, calls = parts
+    values = [value for run in runs for value in run]
+    own = _first_values(values)
+    held = {**asdict(first), "axes": [*axes.items()], "values": values, "calls": calls}
     held["groups"] = [[group.name, group.axis, ranks_along(axes, group.axis)] for group in first.groups]
-    held["values"] = [value for made in values for value in made]
+    held["storages"] = [[name or own.get(x, ""), *more] for x, (name, *more) in enumerate(storages)]
+    held["inputs"] = [[x, role, name or f"v{x}"] for x, role, name in inputs]
     return convert(held, RecordedStep)
 
 
@@ -183,21 +151,19 @@ class _Numbers:
         self.known: dict[tuple[Any, ...], Any] = {}
         self.where = ""
 
-    def tree(self, trees: Sequence[_Tree], step: RecordedStep) -> _Tree:
-        makers = {place[0]: target for place, _, target in trees[0].inputs}
-        makers |= {
-            place[0]: f"a result of {step.operators[call[0]]} ({step.modules[call[4]][0]})"
-            for call in trees[0].calls
-            for place in call[3]
-            if place is not None
-        }
+    def parts(self, parts: Sequence[Sequence[list[Any]]], step: RecordedStep) -> list[list[Any]]:
+        called = [f"{step.operators[call.operator]} ({step.modules[call.module][0]})" for call in step.calls]
+        makers = {entry.value: entry.target for entry in step.inputs}
+        for call, name in zip(step.calls, called, strict=True):
+            makers |= {x: f"a result of {name}" for x in call.results if x is not None}
+        starts = accumulate(map(len, parts[0][0]), initial=0)
         named = (
-            [str(makers.get(place, "")) for place in range(len(trees[0].values))],
-            [f"memory {name}" for name, *_ in trees[0].storages],
-            [f"input {place}" for place in range(len(trees[0].inputs))],
-            [f"{step.operators[call[0]]} ({step.modules[call[4]][0]})" for call in trees[0].calls],
+            [makers.get(start, "") for start, _ in zip(starts, parts[0][0], strict=False)],
+            [f"memory {memory.name}" for memory in step.storages],
+            [f"input {place}" for place in range(len(step.inputs))],
+            called,
         )
-        return _Tree(*map(self._listed, named, zip(*trees, strict=True)))
+        return [*map(self._listed, named, zip(*parts, strict=True))]
 
     def _listed(self, names: Sequence[str], parts: Sequence[list[Any]]) -> list[Any]:
         if len({len(part) for part in parts}) > 1:

@@ -1,7 +1,4 @@
-"""A ModelProto as a Graph: names are made unique, functions inlined, and bodies of control flow become nested graphs.
-
-All stored tensors, those of nested graphs and of Constant nodes too, are inputs of the program, and captured like others.
-"""
+"""A ModelProto as a Graph: names made unique, functions inlined, bodies nested, all stored tensors inputs of the program."""
 
 from collections.abc import Hashable, Iterable, Mapping
 from functools import partial
@@ -18,7 +15,8 @@ from graphflops.exporters.sources import Evidence, OnnxPlaces, original_names
 from graphflops.graph import Argument, Graph, Input, InputRole, Node, Note, Opaque, Origin, Output, Ref
 from graphflops.ops.onnx_operands import onnx_spelling
 from graphflops.ops.operator import operator
-from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType, flat
+from graphflops.view import nested_graphs
 
 _OLDEST_IR_WITH_DEFAULTS = 4  # before it, every initializer had to be listed as an input
 _MOST_NOTES = 20  # of one kind
@@ -41,7 +39,6 @@ class Program:
         self._operators: dict[tuple[str, str, int | None], str] = {}
         self._memory: dict[Hashable, str] = {}
         self._protos: dict[str, Any] = {}  # by value: the TensorProto with its contents
-        self._calls: dict[Graph, int] = {}  # number of calls in a nested graph, with those nested in it
         self._constants: dict[bytes, TensorType] = {}
         self._notes: dict[str, list[Note]] = {}
         self._evidence: dict[str, Evidence] = {}
@@ -172,7 +169,7 @@ class Program:
         outputs = self.body(proto, inner)
         for hidden in filter(scope.holder, inner.names):
             self.note("GF130", "", f"{shown(hidden)} of {shown(name)} hides a value around it: {_DIFFER}")
-        graph = Graph(
+        return Graph(
             nodes=self.finished(body),
             types={},
             inputs=tuple(inputs),
@@ -181,10 +178,6 @@ class Program:
             captures=tuple(body.captures),
             declared=Declared(body.declared, self.sizes),
         )
-        values = (value for node in body.nodes for _, value in node.kwargs)
-        inside = sum(self._calls[part] for value in values for part in onnx_proto.graphs_in(value))
-        self._calls[graph] = len(body.nodes) + inside
-        return graph
 
     def finished(self, body: onnx_scope.Body) -> tuple[Node, ...]:
         """The calls of a graph. Unused results become None, but a call with no used result keeps its first."""
@@ -246,14 +239,9 @@ class Program:
         return known
 
     def write_out(
-        self,
-        function: Function,
-        call: Call,
-        operands: list[Ref | None],
-        scope: Scope,
-        name: str,
+        self, function: Function, call: Call, operands: list[Ref | None], scope: Scope, name: str,
         place: tuple[str, str, str],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Inline a function: put the calls of its body in place of one call of it."""
         given = self.attributes(call.attributes, scope, name)
         results = [pair for pair in zip(function.outputs, call.node.output[:], strict=False) if pair[1]]
@@ -288,7 +276,7 @@ class Program:
 
     def attribute(self, proto: Any, scope: Scope, node: str) -> tuple[Argument, ...]:
         """The value of an attribute, in a tuple; () if it refers to a function's attribute that the caller left out."""
-        kind = onnx_proto.kind_of(proto)
+        field = onnx_proto.field_of(proto)
         if proto.ref_attr_name:
             if not scope.call:
                 taken = f"takes the attribute {shown(proto.name)}"
@@ -297,22 +285,27 @@ class Program:
                 return ()
             # The function's caller gives the value. Each use of a graph counts its calls and captures its values again.
             value: Any = scope.attributes[proto.ref_attr_name]
-            for graph in onnx_proto.graphs_in(value):
-                self.functions.count(self._calls[graph])
+            for graph in [part for part in flat((value,)) if isinstance(part, Graph)]:
+                self.functions.count(_calls(graph))
                 for captured in graph.captures:
                     self.names.use(captured, scope.body)
             return (value,)
-        plain = onnx_proto.PLAIN.get(kind)
-        if plain is not None:
-            return (plain(proto),)
-        if kind == onnx_proto.TENSOR:
-            value = onnx_tensors.tensor_of(proto.t, proto.name, partial(self.note, "GF210", node))
-        elif kind == onnx_proto.GRAPH:
-            value = self.nested(proto.g, scope, proto.name)
-        elif kind == onnx_proto.GRAPHS:
-            value = tuple([self.nested(graph, scope, proto.name) for graph in proto.graphs])
-        elif kind == onnx_proto.TYPE:
-            value = onnx_proto.type_of(proto.tp, self.sizes.of_value)
+        held: Any = getattr(proto, field, None)
+        if field in onnx_proto.PLAIN:
+            return (onnx_proto.plain(held),)
+        if field == "t":
+            value = onnx_tensors.tensor_of(held, proto.name, partial(self.note, "GF210", node))
+        elif field == "g":
+            value = self.nested(held, scope, proto.name)
+        elif field == "graphs":
+            value = tuple([self.nested(graph, scope, proto.name) for graph in held])
+        elif field == "tp":
+            value = onnx_proto.type_of(held, self.sizes.of_value)
         else:
-            return () if kind is None else (Opaque(proto.name),)
+            return (Opaque(proto.name),) if field else ()
         return (value,)
+
+
+def _calls(graph: Graph) -> int:
+    """The number of calls in a graph, with those of the graphs nested in it."""
+    return len(graph.nodes) + sum(_calls(inner) for node in graph.nodes for inner in nested_graphs(node))

@@ -144,11 +144,8 @@ class Placement:
 
 
 def placed(
-    nodes: Sequence[Node],
-    inputs: Sequence[Input],
-    modules: Mapping[str, str],
-    evidence: Mapping[str, Evidence],
-) -> tuple[tuple[Node, ...], tuple[Input, ...], dict[str, str]]:
+    nodes: Sequence[Node], inputs: Sequence[Input], modules: Mapping[str, str], evidence: Mapping[str, Evidence]
+) -> tuple[tuple[Node, ...], tuple[Input, ...], dict[str, str]]:  # fmt: skip
     """The calls and stored tensors in their modules, and the type of each module by path."""
     placement = Placement(nodes, inputs, evidence)
     paths = placement.modules

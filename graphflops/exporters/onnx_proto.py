@@ -1,7 +1,4 @@
-"""ONNX's protobuf messages: models without their weights; types of values, kinds of attributes, roles of stored tensors.
-
-Only the module of message classes is imported, which takes a fifth of the 0.3 s of the package `onnx`, most of it for numpy.
-"""
+"""ONNX's protobuf messages: models without their weights; types of values, kinds of attributes, roles of stored tensors."""
 
 import importlib
 import importlib.util
@@ -16,7 +13,7 @@ from graphflops.base.protobuf import field
 from graphflops.dims import Dim
 from graphflops.errors import DimError, FileError, shown
 from graphflops.exporters.archive import Pages
-from graphflops.graph import Argument, Graph, InputRole, Opaque, Ref, Type
+from graphflops.graph import Argument, InputRole, Opaque, Ref, Type
 from graphflops.ops import operator
 from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType
@@ -53,7 +50,7 @@ _MOST_NESTED = 100  # protobuf's own limit
 
 @lru_cache(maxsize=1)
 def messages() -> Any:
-    """The module of ONNX's message classes."""
+    """The module of ONNX's message classes: its import takes a fifth of the 0.3 s of the package `onnx`."""
     loaded = sys.modules.get("onnx.onnx_ml_pb2")
     if loaded is not None:
         return loaded
@@ -177,7 +174,8 @@ def _varint(data: memoryview | Pages, at: int, end: int) -> tuple[int, int]:
 
 _LARGEST_BYTES = 2**63
 _MOST_AXES = 256  # a file with more is damaged or malicious
-SMALL = 64  # elements; a larger integer tensor is weights in a quantised model, not a shape
+# Elements of an integer tensor whose contents are kept; a larger one is weights in a quantised model, not a shape.
+SMALL = 64
 _STATISTICS = ("mean", "var")  # parameters of operators that take state, not trained weights
 
 
@@ -227,17 +225,15 @@ def checked(name: str | bytes) -> str:
     return name
 
 
+def whole_number(text: str) -> int | None:
+    """The number that a text of at most 18 digits is; None for other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
 def state_of(op_type: str, operands: Sequence[Ref | None]) -> list[Ref | None]:
     """The operands that a call takes as state (running statistics), not as parameters."""
     parameters = operator(f"onnx.{op_type}").parameters
     return [given for name, given in zip(parameters, operands, strict=False) if name in _STATISTICS]
-
-
-def graphs_in(value: Argument) -> Sequence[Graph]:
-    """The graphs that an attribute holds."""
-    if isinstance(value, tuple):
-        return [part for part in value if isinstance(part, Graph)]
-    return (value,) if isinstance(value, Graph) else ()
 
 
 def role_of(typed: TensorType, target: str) -> InputRole:
@@ -283,28 +279,25 @@ def declared_otherwise(value: Any, tensor: Any) -> str:
     return f"is declared as {stated}, but is {dtype_of(tensor.data_type)}"
 
 
-# Kinds of attributes: AttributeProto.AttributeType.
-FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, TENSORS, GRAPHS = range(1, 11)
-TYPE = 13
-
-PLAIN: dict[int | None, Callable[[Any], Argument]] = {  # in strings, bytes that are not UTF-8 are replaced
-    FLOAT: lambda proto: proto.f,
-    INT: lambda proto: proto.i,
-    STRING: lambda proto: proto.s.decode("utf-8", "replace"),
-    FLOATS: lambda proto: tuple(proto.floats),
-    INTS: lambda proto: tuple(proto.ints),
-    STRINGS: lambda proto: tuple([item.decode("utf-8", "replace") for item in proto.strings]),
-}
+# The fields of an AttributeProto for its value, by kind (AttributeProto.AttributeType).
+_KINDS = "f i s t g floats ints strings tensors graphs sparse_tensor sparse_tensors tp type_protos"
+_FIELDS = ("", *_KINDS.split())
+PLAIN = ("f", "i", "s", "floats", "ints", "strings")
 
 
-_FIELDS = "f i s t g floats ints strings tensors graphs sparse_tensor sparse_tensors tp type_protos"
-_KINDS = {name: kind for kind, name in enumerate(_FIELDS.split(), FLOAT)}  # by the field that holds the value
-
-
-def kind_of(proto: Any) -> int | None:
-    """The kind of an attribute; in files of the first IR version, that of the field. Raises FileError if kinds differ."""
-    held = [_KINDS[field.name] for field, _ in proto.ListFields() if field.name in _KINDS]
-    stated = proto.type or (held[0] if held else None)
-    if len(held) > 1 or (held and held[0] != stated):
+def field_of(proto: Any) -> str:
+    """The field with an attribute's value, "" for none: that of the kind which it states, or, in files of the first IR
+    version, the one that is set. Raises FileError if another is set.
+    """
+    held = [field.name for field, _ in proto.ListFields() if field.name in _FIELDS]
+    stated = _FIELDS[proto.type] or next(iter(held), "")
+    if any(name != stated for name in held):
         raise FileError(f"the attribute {shown(proto.name)} has a value of another kind than it states")
     return stated
+
+
+def plain(held: Any) -> Argument:
+    """A number, a text, in which bytes that are not UTF-8 are replaced, or a tuple of these."""
+    if isinstance(held, bytes):
+        return held.decode("utf-8", "replace")
+    return held if isinstance(held, (int, float)) else tuple(map(plain, held))

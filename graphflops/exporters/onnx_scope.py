@@ -3,8 +3,6 @@
 A value keeps its name unless another has it already. Inside a function, names begin with that of the call it is inlined for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -59,7 +57,7 @@ def unknown_versions(model: Any) -> Iterator[str]:
 class Body(Struct, eq=False):
     """A graph being built."""
 
-    around: Body | None = None  # the graph that it is nested in
+    around: "Body | None" = None  # the graph that it is nested in
     nodes: list[Node] = field(default_factory=list)
     captures: dict[str, None] = field(default_factory=dict)  # values of enclosing graphs that it uses
     declared: dict[str, Any] = field(default_factory=dict)  # types that the file states, by value
@@ -72,14 +70,14 @@ class Scope(Struct, eq=False):
     opsets: Mapping[str, int]
     # By name in the file: the value defined here. None for an optional operand that a function's caller left out.
     names: dict[str, Ref | None] = field(default_factory=dict)
-    around: Scope | None = None  # where other names are looked up; None for the program and for a function
+    around: "Scope | None" = None  # where other names are looked up; None for the program and for a function
     wanted: Mapping[str, str] = field(default_factory=dict)  # by name of a result: the name in the caller
     attributes: Mapping[str, Argument] = field(default_factory=dict)
     call: str = ""  # the call that a function is inlined for; "" outside of functions
     place: tuple[str, str, str] = ("", "", "")  # that call's module, module type and source line
     functions: tuple[str, ...] = ()  # the functions being inlined, outermost first
 
-    def holder(self, name: str) -> Scope | None:
+    def holder(self, name: str) -> "Scope | None":
         """The scope in which a name is defined, this or an enclosing one; None if there is none."""
         at: Scope | None = self
         while at is not None and name not in at.names:

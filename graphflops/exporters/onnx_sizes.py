@@ -1,24 +1,21 @@
-"""Sizes of an ONNX model's axes, and the ranges of sizes that the file states.
-
-torch's exporter states ranges under its own names (`s17`), even where the axes have the user's names.
-"""
+"""Sizes of an ONNX model's axes, and the ranges of sizes that the file states."""
 
 import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from itertools import islice
-from typing import Any, Union
+from typing import Any
 
 from graphflops.cost import OF_LOOPS, data_dependent
 from graphflops.dims import Dim, Expr, parse_dim, symbol
+from graphflops.dims.evaluation import Range
 from graphflops.errors import DimError, FileError, shown
-from graphflops.exporters.onnx_proto import checked, require_holdable, type_of
+from graphflops.exporters.onnx_proto import checked, require_holdable, type_of, whole_number
 from graphflops.exporters.onnx_scope import unique_of
 from graphflops.graph import Symbol, Type
 from graphflops.tensor import SequenceType, TensorType, UnknownType
-
-Range = tuple[Union[int, None], Union[int, None]]
 
 _LARGEST_SIZE = 2**63
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -37,8 +34,7 @@ class Sizes:
 
     def __init__(self) -> None:
         self.symbols: dict[str, list[str]] = {}
-        self._read: dict[str, Dim] = {}
-        self._names: dict[str, str] = {}  # by the text of a size in the file
+        self.read, self.named = cache(self._read), cache(self._named)  # different texts get different names
         self._taken: dict[str, int] = {}  # by name: the next number to append
 
     def described(self, model: Any) -> dict[str, Symbol]:
@@ -80,30 +76,22 @@ class Sizes:
             return self.read(dim.dim_param)
         return data_dependent(f"unknown_axis{axis}")
 
-    def read(self, text: str) -> Dim:
+    def _read(self, text: str) -> Dim:
         """A size from its text: a number, a name, or an expression of names."""
-        known = self._read.get(checked(text))
-        if known is None:
-            known = self._read[text] = self._parsed(text.strip())
-        return known
-
-    def _parsed(self, text: str) -> Dim:
-        if text.isascii() and text.isdigit() and len(text) < 20:
-            return int(text)
+        text = checked(text).strip()
+        if (number := whole_number(text)) is not None:
+            return number
         size = None if _NAME.fullmatch(text) or _JOINED.fullmatch(text) else _parsed(text)
         if size is None or (isinstance(size, int) and size < 0) or _is_taken(size):
             return symbol(self.named(text))
         return size
 
-    def named(self, text: str) -> str:
-        """An identifier for a size: the file's text if it is an identifier. Different texts get different names."""
+    def _named(self, text: str) -> str:
+        """An identifier for a size: the file's text if it is an identifier."""
         clean = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")[:_LONGEST_NAME] or "size"
         if not isinstance(read := _parsed(clean), Expr) or read is not symbol(clean) or _is_taken(read):
             clean = f"size_{clean}"
-        name = self._names.get(text)
-        if name is None:
-            name = self._names[text] = unique_of(clean, self._taken, 2)
-        return name
+        return unique_of(clean, self._taken, 2)
 
 
 def _is_taken(size: Dim) -> bool:
@@ -144,7 +132,7 @@ def _number(size: int, where: str) -> int:
 def _ranges(model: Any, names: Collection[str]) -> Mapping[str, Range]:
     """Inclusive ranges of the named sizes; (None, None) if the file states none.
 
-    It states them under the exporter's names. If at least as many are left over as there are sizes that the user named,
+    torch states them under its own names (`s17`). If at least as many are left over as there are sizes that the user named,
     each of these sizes gets the smallest range that contains all of those left over.
     """
     stated = _stated(model)
@@ -165,7 +153,7 @@ def _stated(model: Any) -> dict[str, Range]:
     texts = (entry.value for entry in entries if entry.key == _KEY and isinstance(entry.value, str))
     text, begins, found = next(texts, ""), 0, dict[str, Range]()
     for match in islice(_STATED.finditer(text), _MOST_STATED):
-        low, high = map(_bound, match.groups())
+        low, high = map(whole_number, match.groups())
         found[text[begins : match.start()].strip("{, ")] = low or None, high  # sizes are never negative
         begins = match.end()
     return found
@@ -176,8 +164,3 @@ def _parsed(text: str) -> Dim | None:
         return parse_dim(text)
     except DimError:
         return None
-
-
-def _bound(text: str) -> int | None:
-    digits = text.removeprefix("-")
-    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None

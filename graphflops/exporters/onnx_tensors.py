@@ -88,8 +88,7 @@ def _held(proto: Any, dtype: DType) -> memoryview:
     return memoryview(bytearray(held.cast(letter)[:: numbers.itemsize // width].tobytes()))  # type: ignore[call-overload]
 
 
-MOST_INTEGERS = 64  # elements of a tensor whose contents are kept
-MOST_FLOATS = 16
+MOST_FLOATS = 16  # elements of a tensor whose contents are kept; of integers, SMALL
 HOLD = frozenset({"raw_data", "int32_data", *onnx_proto.FIELDS.values()})
 _WIDTHS = {"raw_data": 1, "float_data": 4, "double_data": 8}  # bytes of an entry; an integer takes one to ten
 _ELSEWHERE = "another file"
@@ -169,7 +168,7 @@ def constant_of(attributes: Mapping[str, Any], name: str, complain: Complain) ->
             is_list = word.endswith("s")
             values = tuple(getattr(attribute, word)) if is_list else getattr(attribute, field)
             shape = (len(values),) if is_list else ()
-            small = dtype != 8 and len(shape and values) <= MOST_INTEGERS
+            small = dtype != 8 and len(shape and values) <= onnx_proto.SMALL
             return TensorType(shape, onnx_proto.dtype_of(dtype), value=values if small else None)
     return None
 
@@ -208,13 +207,11 @@ def _places(proto: Any) -> list[_Place]:
         found.append(_Place(place.field, *numbers))
     if proto.data_location == onnx_proto.EXTERNAL:
         entries = {entry.key: entry.value for entry in proto.external_data}
-        told = _number(entries.get("length", ""))  # without a length, the rest of the file
+        told = (
+            onnx_proto.whole_number(entries.get("length", "")) or 0
+        )  # without a length, the rest of the file
         found.append(_Place(_ELSEWHERE, told, told or 2**63))
     return found
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
 
 
 def _contradiction(proto: Any, tensor: TensorType, places: Sequence[_Place]) -> str:
@@ -247,5 +244,5 @@ def _contradiction(proto: Any, tensor: TensorType, places: Sequence[_Place]) -> 
 def _is_small(tensor: TensorType) -> bool:
     """True for a tensor that is small enough to be read, because sizes may follow from its contents."""
     rows = prod([max(size, 1) for size in tensor.shape])  # type: ignore[type-var]  # 2^40 rows without elements are many
-    most = MOST_FLOATS if tensor.dtype.kind == "float" else MOST_INTEGERS
+    most = MOST_FLOATS if tensor.dtype.kind == "float" else onnx_proto.SMALL
     return at_least(most, rows) and tensor.dtype.kind not in ("complex", "other")

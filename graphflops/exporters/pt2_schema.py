@@ -240,7 +240,6 @@ class SchemaVersion(Struct, gc=False):
     """Version of the schema; a change of `major` breaks readers."""
 
     major: int
-    minor: int = 0
 
 
 class Versioned(Struct, gc=False):
@@ -249,12 +248,11 @@ class Versioned(Struct, gc=False):
     schema_version: SchemaVersion
 
 
-class ExportedProgram(Struct, gc=False):
+class ExportedProgram(Versioned, gc=False):
     """The whole JSON member."""
 
     graph_module: GraphModule
     range_constraints: dict[str, Range]
-    schema_version: SchemaVersion
     torch_version: str = ""
     guards_code: list[str] | None = None
 

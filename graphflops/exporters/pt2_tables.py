@@ -6,8 +6,6 @@ tuples, dictionaries, numbers and strings are followed, and `_rebuild_tensor_v2`
 Nothing is imported or called.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -41,7 +39,7 @@ class Place(Record, frozen=True):
     model: str
 
     @staticmethod
-    def of(member: str) -> Place:
+    def of(member: str) -> "Place":
         """The place of the program that a member is; without a model for the old program and for other members."""
         root, slash, inner = member.partition("/")
         model = inner.removeprefix("models/").removesuffix(".json") if inner.startswith("models/") else ""
@@ -107,7 +105,7 @@ class Tables:
                 shared[target] = earlier
         return shared
 
-    def contents(self) -> Contents:
+    def contents(self) -> "Contents":
         tables = {kind: table.entries for kind, table in self._tables.items() if not table.is_checkpoint}
         found = ((value, tables.get(kind, {}).get(target)) for value, target, kind in self._stored)
         entries = {value: entry for value, entry in found if entry is not None}
@@ -292,10 +290,7 @@ class _Call(Record, frozen=True):
 
 
 def tensors(pickle: bytes) -> dict[str, schema.Payload | None]:
-    """The tensors of a checkpoint by name (a single tensor under ""); None for a tensor whose sizes are unknown.
-
-    Raises UnreadableError for a pickle that is not a table of tensors.
-    """
+    """A checkpoint's tensors by name, "" for a single one; None for unknown sizes. UnreadableError if it has others."""
     try:
         found = _built(pickle)
         table = found if isinstance(found, dict) else {"": found}

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from graphflops.graph import Argument, Graph, Input, Node, Output, Ref
+from graphflops.graph import Argument, Graph, Input, Node, Output, Phase, Ref
 from graphflops.ops import operator
 from graphflops.tensor import flat
 
@@ -188,27 +188,37 @@ def with_modules(
     """The calls with their modules, for a joint graph that records none; also the calls of nested graphs in arguments."""
     weights = (entry for entry in inputs if entry.role in ("parameter", "buffer") and entry.target)
     owners = {entry.name: entry.target.rpartition(".")[0] for entry in weights}
-    if not any(output.role == "gradient" for output in outputs) or any(node.module for node in nodes):
-        return _with_owners(nodes, owners)
-    graph = Graph(tuple(nodes), {}, (), tuple(outputs))
-    leads = _leads(graph)
-    owned = dict(owners)  # modules of parameters, and of values computed from parameters alone
+    if any(output.role == "gradient" for output in outputs) and not any(node.module for node in nodes):
+        graph = Graph(tuple(nodes), {}, (), tuple(outputs))
+        nodes = _in_modules(nodes, owners, _leads(graph), graph.phases)
+    return _with_owners(nodes, owners)
+
+
+def _in_modules(
+    nodes: Iterable[Node], owners: Mapping[str, str], leads: Mapping[str, str], phases: Mapping[str, Phase]
+) -> tuple[Node, ...]:
+    """The calls, those without a module in that of a parameter, else of a call whose result they read. owners: modules of
+    parameters. leads: modules by call that come before those of other calls. phases: of a joint graph.
+    """
+    owned = dict(owners)  # also of values computed from parameters alone
     produced: dict[str, tuple[int, bool, str]] = {}  # position in the program, True if forward, module
     placed = []
-    for node, operands in zip(nodes, graph.operands, strict=True):
+    for node in nodes:
+        operands = node.reads()
         own = [owned[name] for name in operands if name in owned]
         known = [produced[name] for name in operands if name in produced and produced[name][2]]
-        is_forward = graph.phases[node.name] == "forward"
+        is_forward = phases.get(node.name, "forward") == "forward"
         if not is_forward:  # operands from the forward decide if there are any
             known = [entry for entry in known if entry[1]] or known
-        module = own[0] if own else leads.get(node.name, max(known)[2] if known else "")
+        found = own[0] if own else leads.get(node.name, max(known)[2] if known else "")
+        module = node.module or found
         entry = (len(produced), is_forward, module)
         results = [name for name in node.outputs if name is not None]
         produced.update(dict.fromkeys(results, entry))
         if own and len(own) == len(operands):
             owned.update(dict.fromkeys(results, module))
-        placed.append(replace(node, module=module) if module else node)
-    return _with_owners(placed, owners)
+        placed.append(node if module == node.module else replace(node, module=module))
+    return tuple(placed)
 
 
 def _leads(graph: Graph) -> dict[str, str]:
@@ -251,13 +261,4 @@ def _placed(graph: Graph, operands: Sequence[Argument], owners: Mapping[str, str
     }
     if not inner:
         return graph
-    produced: dict[str, str] = {}
-    nodes = []
-    for node in _with_owners(graph.nodes, inner):
-        uses = node.reads()
-        owned = [inner[name] for name in uses if name in inner]
-        inherited = [produced[name] for name in uses if name in produced]
-        module = node.module or (owned or inherited[-1:] or [""])[0]
-        produced.update((name, module) for name in node.outputs if name is not None)
-        nodes.append(node if node.module else replace(node, module=module))
-    return replace(graph, nodes=tuple(nodes))
+    return replace(graph, nodes=_in_modules(_with_owners(graph.nodes, inner), inner, {}, {}))

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Collection, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import msgspec
 
@@ -70,7 +70,7 @@ class RecordedCall(msgspec.Struct, array_like=True):
     args: list[Any]
     kwargs: dict[str, Any]
     # Indices of values; None for results that are not tensors, or that are not wanted.
-    results: list[Optional[int]]  # noqa: UP045 - evaluated by msgspec on Python 3.9
+    results: list[int | None]
     module: int
     source: int
     phase: Phase
@@ -175,7 +175,7 @@ def check_memory(step: RecordedStep) -> None:
         memory = step.storages[value.storage]
         is_right = is_counter(step, value) or value.end <= memory.bytes
         require(is_right, f"value {index} is longer than memory {memory.name}")
-    known = {step.values[entry.value].storage for entry in step.inputs}
+    known = {*kinds}  # memory that is there already
     groups = {group.name: len(group.ranks) for group in step.groups}
     for place, call in enumerate(step.calls):
         op, given = operator(step.operators[call.operator]), operands(step, call)
@@ -187,7 +187,7 @@ def check_memory(step: RecordedStep) -> None:
         is_right = copies_between(op, call.kwargs) or _is_on_one_side(step, call, made)
         require(is_right, f"call {place} computes on the host and on the device")
         if op.writes_operands or op.dialect in _WRITING:
-            _check_written(step, call, place, op, made)
+            _check_written(step, call, place, op, made, given)
         else:
             _check_made(step, call, place, op, made, given, known)
         known.update(value.storage for value in made)
@@ -222,10 +222,9 @@ def is_counter(step: RecordedStep, value: RecordedValue) -> bool:
 
 
 def _check_written(
-    step: RecordedStep, call: RecordedCall, place: int, op: Op, made: Sequence[RecordedValue]
+    step: RecordedStep, call: RecordedCall, place: int, op: Op, made: Sequence[RecordedValue], given: set[int]
 ) -> None:
     """Checks that a call writes to memory of its operands: in-place to the first, and to no element twice."""
-    given = operands(step, call)
     first = [step.values[value] for value in values_in(call.args[:1])]
     is_in_place = op.dialect == "c10d" or (op.mutates and not op.shares_memory)
     is_there = all(value.storage in given for value in made)

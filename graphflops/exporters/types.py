@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from graphflops.dims import Dim, Expr, evaluate, parse_dim, prod, symbol
+from graphflops.dims.evaluation import Range
 from graphflops.dims.solving import affine, solution
 from graphflops.errors import DimError, shown
 from graphflops.graph import Input, Node, Output, Ref, Scalar, Symbol
@@ -71,10 +72,7 @@ class Types:
                 yield f"the example of {shown(name, 80)} is {value:,}, outside of its range"
 
     def symbols(
-        self,
-        ranges: Mapping[str, tuple[int | None, int | None]],
-        inputs: Iterable[Input],
-        types: Mapping[str, TensorType | Scalar],
+        self, ranges: Mapping[str, Range], inputs: Iterable[Input], types: Mapping[str, TensorType | Scalar]
     ) -> dict[str, Symbol]:
         """Every symbol in a range or a size, those of the inputs first and in their order.
 
