@@ -124,7 +124,6 @@ def _per_item(models: tuple[str, ...], axis: str, output: files.Output, given: d
 
 
 def _overview(models: tuple[str, ...], output: files.Output, strict: bool, given: dict[str, Any]) -> None:
-    """Writes a line for each model; exits with 1 where one cannot be analyzed."""
     from graphflops.base.limits import next_analysis
     from graphflops.derived.overview import overview
     from graphflops.loading import import_rules

@@ -106,7 +106,6 @@ def audit(
 
 
 def _what(given: dict[str, Any]) -> tuple[Sequence[str], dict[str, Any]]:
-    """The codes and the sizes of an audit, taken out of the options of the command."""
     from graphflops.time_audit import chosen
 
     sizes = {name: given.pop(name) for name in ("dims", "inputs", "names", "assume")}
@@ -303,8 +302,8 @@ def _check(
         raise click.UsageError(f"name a MODEL, or list `models` at the top of {shown(budget.path)}")
     if update and budget.baseline_path is None:
         raise FileError(f'{shown(budget.path)}: --update needs `baseline = "FILE"` in it')
-    before, revision = (None, "") if update else before_of(budget, paths, baseline)
-    result = checked(budget, paths, before, revision=revision, update=update, **given)
+    then = None if update else before_of(budget, paths, baseline)
+    result = checked(budget, paths, then, update=update, **given)
     _write(result.findings, output)
     if update and not result.failed and (path := budget.baseline_path) is not None:
         with locked(path):  # two updates at a time would each write what it read before the other wrote
@@ -321,7 +320,6 @@ def _write(findings: Findings, output: files.Output) -> None:
 
 
 def _write_starter(path: str, models: tuple[str, ...]) -> None:
-    """Writes a budget for the models; an existing file is never replaced."""
     from graphflops.budget.baseline import starter
     from graphflops.budget.limits import BudgetFile
 

@@ -26,14 +26,9 @@ _UNBOUNDED = 1_000_000  # columns of a text that goes to no terminal
 
 
 def report_of(
-    model: str | Graph,
-    *,
-    rule_files: tuple[str, ...] = (),
-    quiet: bool = False,
-    verify: bool = False,
-    model_name: str | None = None,
-    **options: Any,
-) -> Report:
+    model: str | Graph, *, rule_files: tuple[str, ...] = (), quiet: bool = False, verify: bool = False,
+    model_name: str | None = None, **options: Any,
+) -> Report:  # fmt: skip
     """The report of a model, or the saved report that the file is.
 
     quiet: no progress bar. verify: check first that the program read from the file is well formed.

@@ -4,7 +4,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import starmap
 from typing import Any, TypeVar
 
 from graphflops.comparison.calls import InternedCalls, Rewired, aligned, rewired, told
@@ -20,7 +19,6 @@ from graphflops.comparison.result import (
     Figure,
     Fold,
     GroupChange,
-    InputChange,
     ModuleChange,
     Remark,
     UnknownChange,
@@ -55,7 +53,7 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
     before, after = old.coverage.unknown_ops, new.coverage.unknown_ops
     calls_of = ((op, before.get(op, 0), after.get(op, 0)) for op in {**after, **before})
     unknown = tuple([UnknownChange(*each) for each in calls_of if each[1] != each[2]])
-    inputs = tuple(starmap(InputChange, different_inputs(old, new, sizes)))
+    inputs = tuple(different_inputs(old, new, sizes))
     equal = {} if export else aligned(old, new, trees.pairs, trees.numbers)
     wiring = rewired(old, new, equal, trees.numbers)
     comparison = Comparison(

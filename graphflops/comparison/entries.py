@@ -231,9 +231,6 @@ def attributed(old: Report, new: Report) -> Mapping[str, int]:
     return counts
 
 
-_Names = tuple["str | None", "str | None"]
-
-
 def by_operator(trees: Trees) -> Iterator[GroupChange]:
     """One group for each operator, unchanged ones included."""
     groups = _grouped(trees, "op")
@@ -286,7 +283,9 @@ def _compared(
     trees: Trees, groups: Sequence[dict[str, Counts]], partner: dict[str, str]
 ) -> Iterator[GroupChange]:
     old, new = groups
-    names: list[_Names] = [(name, partner[name] if partner.get(name) in new else None) for name in old]
+    names: list[tuple[str | None, str | None]] = [
+        (name, partner[name] if partner.get(name) in new else None) for name in old
+    ]
     taken = {found for _, found in names}
     names += [(None, name) for name in new if name not in taken]
     for ours, theirs in names:

@@ -150,13 +150,11 @@ def chosen(kind: str, form: str | None, output: str | os.PathLike[str] | None) -
     if form is not None:
         return form
     suffix = os.path.splitext(output or "")[1].lower()
-    by_suffix = (one for one in FORMATS if suffix in one.suffixes)
-    found = next((one.name for one in by_suffix if kind in one.renderers), None)
-    if found is None and output is not None and suffix not in ("", *_PLAIN):
-        known = ", ".join(suffix for one in FORMATS if kind in one.renderers for suffix in one.suffixes)
+    known = {suffix: one.name for one in FORMATS if kind in one.renderers for suffix in one.suffixes}
+    if output is not None and suffix not in ("", *_PLAIN, *known):
         what = f"{suffix} is the suffix of no format for {RENDERED[kind]}"
-        raise OptionError(f"{shown(os.fspath(output))}: {what}: use {known}, or --format")
-    return found or names(kind)[0]
+        raise OptionError(f"{shown(os.fspath(output))}: {what}: use {', '.join(known)}, or --format")
+    return known.get(suffix) or names(kind)[0]
 
 
 def save(value: object, path: str | os.PathLike[str], form: str | None = None, **options: object) -> None:

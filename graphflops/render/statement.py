@@ -13,8 +13,7 @@ from graphflops.base.units import number, parameters, power
 from graphflops.errors import OptionError
 from graphflops.render import document as documents
 from graphflops.render.document import Document
-from graphflops.render.tables import Entry, Listing, TextTable
-from graphflops.render.text import inert, safe
+from graphflops.render.text import Entry, Listing, TextTable, inert, safe
 from graphflops.statements.figures import Flops, Interval
 from graphflops.statements.statement import Statement
 
@@ -99,7 +98,6 @@ def tables(found: Statement) -> Iterator[TextTable]:
 
 
 def _figures(flops: Flops, at_least: bool, tokens: int = 0) -> Iterator[str]:
-    """FLOPs by convention, of each token where a number of them is given."""
     for field in CONVENTIONS:
         count: float = getattr(flops, field)
         yield ">= " * at_least + (number(round(count / tokens)) if tokens else power(count))

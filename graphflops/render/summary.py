@@ -280,14 +280,12 @@ def located(report: Report, node: str) -> str:
     """Where the user finds a node, which may be part of a call: its module and source line, else its own name."""
     names = (node, user_call(node)) if node else ()
     row = next((row for name in names for row in report.rows if row.node == name), None)
-    if row is not None and report.origin.format == "recorded":
-        source = f" ({safe(row.source, 80)})" if row.source else ""
-        return f"{safe(row.module or row.op, 80)} of the {row.phase}{source}"
     if row is None:
         return safe(node, 80)
-    source = safe(row.source, 80)
     place = safe(row.module or row.node, 80)
-    return f"{place} ({source})" if source else place
+    if report.origin.format == "recorded":
+        place = f"{safe(row.module or row.op, 80)} of the {row.phase}"
+    return f"{place} ({safe(row.source, 80)})" if row.source else place
 
 
 def unknown(report: Report) -> str:

@@ -134,8 +134,8 @@ class _Document(msgspec.Struct, frozen=True):
     totals: Any  # of its totals
     phase: Any  # of one phase in these
     keys: list[Key]  # those of the object that stand for one field of the report
-    costs: list[Key]  # those of a phase, like the next two
-    peaks: list[Key]
+    costs: list[Key]  # those of a phase: of its cost, of its other totals, of the report
+    own: list[Key]
     sizes: list[Key]
     cost: Any
     time: Key
@@ -143,9 +143,8 @@ class _Document(msgspec.Struct, frozen=True):
     def written_totals(self, session: Session, totals: Totals, report: Report) -> dict[str, Any]:
         return {
             **written(session, totals.cost, self.costs),
-            **written(session, totals, self.peaks),
+            **written(session, totals, self.own),
             **written(session, report, self.sizes),
-            **written(session, totals, [self.time]),
         }
 
     def read_totals(self, session: Session, found: Any) -> Any:
@@ -178,7 +177,7 @@ def _document() -> _Document:
     rates = Kind(Union[dict[str, float], msgspec.UnsetType])
     rest += [Key(name, "", rates, msgspec.UNSET) for name in ("throughput", "price_of_a_million")]
     whole = declared(Report, [*head, origin, symbols, *middle, *rest], kw_only=True)
-    return _Document(whole, totals, phase, keys, costs, peaks, sizes, cost, time)
+    return _Document(whole, totals, phase, keys, costs, [*peaks, time], sizes, cost, time)
 
 
 def left_out(kind: Kind, empty: Any = None, said: Any = msgspec.UNSET) -> Kind:

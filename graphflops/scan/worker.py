@@ -1,10 +1,8 @@
 """A worker process: reads tasks from its standard input, a line of JSON each, and writes a line with the result of each.
 
 It looks at files of unknown origin, reads them and makes their rows of the tables, and may hang, crash or be killed; the
-process that started it then starts another. No import of pyarrow: worker processes need none.
-
-Neither concurrent.futures nor loky nor Dask end a single task: a process that dies breaks their pool or takes other tasks
-with it, and a thread of Dask cannot be stopped. So a thread, of a local pool or of a Dask worker, has one such process.
+process that started it then starts another. No import of pyarrow: worker processes need none. docs/design.md says why no
+library's pool of processes does.
 """
 
 import contextlib

@@ -26,7 +26,7 @@ HOMES = {
     "Findings": "graphflops.report.findings",
     "Fits": "graphflops.fitting.fits",
     "Validation": "graphflops.runtime.validation",
-    "Listing": "graphflops.render.tables",
+    "Listing": "graphflops.render.text",
     "Answer": "graphflops.structure.answer",
     "Statement": "graphflops.statements.statement",
     "Serving": "graphflops.serving.plan",
