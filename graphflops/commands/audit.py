@@ -118,10 +118,7 @@ def _exit(found: Findings, errors: Sequence[str], fail_on: _FailOn, *, is_told: 
     """Exits with 1 where a model cannot be audited, with 3 where a finding is severe enough, or a fix is to be told."""
     from graphflops.report.findings import SEVERITIES
 
-    for error in errors:
-        click.echo(f"graphflops: error: {error}", err=True)
-    if errors:
-        raise Exit(1)
+    files.end(errors, 1)
     severe = [] if fail_on == "never" else SEVERITIES[: SEVERITIES.index(fail_on) + 1]
     if is_told or any(finding.severity in severe for entry in found.models for finding in entry.findings):
         raise Exit(3)

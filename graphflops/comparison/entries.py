@@ -1,7 +1,8 @@
 """Lists the modules that changed, from the pairs of the two trees; and the operators and source lines."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from graphflops.base.record import Record
 from graphflops.comparison.calls import InternedCalls, Numbers, RowPair, different, facts, ordered, own_name
@@ -303,8 +304,14 @@ def _compared(
         )
 
 
-def differs(group: GroupChange) -> bool:
-    """True if the group changed."""
+def changed(groups: Iterable[GroupChange], rank: Callable[[Any], Any], name: str) -> dict[str, Any]:
+    """Those of the groups that changed, and how many did not, as fields of a comparison."""
+    every = list(groups)
+    found = sorted(filter(_differs, every), key=rank)
+    return {name: tuple(found), f"unchanged_{name}": len(every) - len(found)}
+
+
+def _differs(group: GroupChange) -> bool:
     before = (group.before is None, group.before_calls, group.before_unknown)
     after = (group.after is None, group.after_calls, group.after_unknown)
     figures = (*group.figures.values(), *group.backward.values())

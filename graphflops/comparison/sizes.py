@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from graphflops.base.record import Record
-from graphflops.comparison.result import InputChange, JointSize, Remark
+from graphflops.comparison.result import DtypeChange, InputChange, JointSize, Remark
 from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import Dim, Expr, evaluate, symbol
 from graphflops.dims.solving import affine, common
@@ -323,6 +323,14 @@ def _remarks(size: JointSize, settled: Sequence[int | None], hints: Sequence[int
     else:
         both = f"{size.place} was exported at {old} and is at {new} in the new"
         yield Remark("examples-differ", f"{both}: both are compared at {old}")
+
+
+def different_dtypes(old: Report, new: Report) -> Iterator[DtypeChange]:
+    """The bytes of parameters of each element type, where the types differ."""
+    before, after = old.parameter_dtypes, new.parameter_dtypes
+    if {*before} != {*after}:
+        for dtype in {**before, **after}:
+            yield DtypeChange(dtype, before.get(dtype, 0), after.get(dtype, 0))
 
 
 def different_inputs(old: Report, new: Report, joined: JointSizes) -> Iterator[InputChange]:

@@ -15,7 +15,8 @@ from graphflops.memory.ledger import is_alive, peak_moment
 from graphflops.render import summary
 from graphflops.render.text import Entry, Numbers, TextTable, count_of, listed, operator_name, safe
 from graphflops.render.time import LEAST_SHARE, communication, limits, rates
-from graphflops.report import ENTRIES, LASTING, Exchange, Held, HeldKind, PhaseMemory, Report, Timeline
+from graphflops.report import Exchange, PhaseMemory, Report, phases_of
+from graphflops.report.timeline import ENTRIES, LASTING, Held, HeldKind, Timeline
 from graphflops.tensor import grouped
 from graphflops.training import Training
 
@@ -252,7 +253,7 @@ def device_of(report: Report) -> dict[str, Any] | None:
     outside = sum(outside_of_calls(report).values()) * micro_steps
     whole_name = "forward" if report.step_time is None else "step"
     times = {}
-    for name, totals in summary.phases(report).items():
+    for name, totals in phases_of(report).items():
         if time := totals.time:
             rest, limited = outside if name == whole_name else 0.0, limits(time)
             limited += f"; {seconds(rest)} outside of calls" if rest > LEAST_SHARE * time.seconds else ""

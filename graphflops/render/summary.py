@@ -16,7 +16,7 @@ from graphflops.errors import elided
 from graphflops.open_sizes import is_computed, of_report
 from graphflops.render.ledger import Ledger, traffic
 from graphflops.render.text import Numbers, count_of, listed, occurrences, safe, short_type
-from graphflops.report import Report, SymbolInfo, Totals
+from graphflops.report import Report, SymbolInfo
 from graphflops.report.findings import SEVERITIES, Finding, ModelFindings
 from graphflops.report.size_names import alike, collapsed, in_prose, named, pattern_of, span
 
@@ -58,12 +58,6 @@ def headline(report: Report) -> str:
         f"{memory(report.buffer_bytes)} buffers" if report.buffer_bytes else "",
     ]
     return " · ".join(part for part in parts if part)
-
-
-def phases(report: Report) -> dict[str, Totals]:
-    """The totals of the forward, of the other phases of a training step, and of the whole step, by name."""
-    parts = {"forward": report.totals, "backward": report.backward, "optimizer": report.optimizer}
-    return {name: part for name, part in (parts | {"step": report.step()}).items() if part is not None}
 
 
 def sizes(report: Report) -> list[tuple[str, str]]:

@@ -13,10 +13,9 @@ from graphflops.base.patterns import DEEPEST, is_within, modules_around
 from graphflops.base.units import numbered, parameters, seconds
 from graphflops.cost import REPORTED
 from graphflops.dims import evaluate
-from graphflops.render import summary
 from graphflops.render.ledger import Group, Ledger, Tree, traffic
 from graphflops.render.text import Entry, Numbers, TextTable, operator_name, safe, short_type
-from graphflops.report import Cut, Report, Row
+from graphflops.report import Cut, Report, Row, phases_of
 from graphflops.report.size_names import named
 from graphflops.tensor import TensorType, grouped
 
@@ -62,7 +61,7 @@ def tables(
 
 
 def _phases(report: Report, numbers: Numbers) -> TextTable:
-    phases = summary.phases(report)
+    phases = phases_of(report)
     leasts = {**dict.fromkeys(phases, ">= " if report.coverage.unknown else ""), "optimizer": ""}
     shown = [q for q in _WHOLE if not q.is_rare or any(getattr(t.cost, q.name) != 0 for t in phases.values())]
     entries = []

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 from graphflops.base.record import Record
@@ -20,7 +19,7 @@ from graphflops.report.size_names import alike, named, pattern_of
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 _SUPERSCRIPT, _LOWERED = str.maketrans("0123456789", _RAISED), str.maketrans(_RAISED, "0123456789")
 _SIGN = re.compile(r" [+-] ")
-_OWN: Mapping[str, str] = MappingProxyType({})  # no other names of sizes
+_OWN: Mapping[str, str] = {}  # no other names of sizes
 # Rounds of telling names apart, one for each kind of part that differs, such as layers, then modules in them.
 _TRIES = 3
 _LONGEST = 10_000  # characters of a name looked at, whatever a file holds

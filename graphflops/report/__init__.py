@@ -319,6 +319,12 @@ class Report(Rendered, Record, frozen=True):
         return report
 
 
+def phases_of(report: Report) -> dict[str, Totals]:
+    """The totals of the forward, of the other phases of a training step, and of the whole step, by name."""
+    parts = {"forward": report.totals, "backward": report.backward, "optimizer": report.optimizer}
+    return {name: part for name, part in (parts | {"step": report.step()}).items() if part is not None}
+
+
 def scaled(row: Row, times: Dim, prefix: str) -> Row:
     """The row of a nested graph as part of the graph around it: run `times` times, named after the call it is in."""
     return row._replace(

@@ -12,7 +12,7 @@ from graphflops.cost import CONVENTIONS, Cost
 from graphflops.derived.items import cost_per_million, throughput
 from graphflops.errors import DimError, FileError
 from graphflops.graph import Origin
-from graphflops.report import HELD, Coverage, Named, Report, Row, SymbolInfo, Timeline, Totals
+from graphflops.report import HELD, Coverage, Named, Report, Row, SymbolInfo, Timeline, Totals, phases_of
 from graphflops.report.contradictions import diagnostic, saved
 from graphflops.report.timeline import PhaseTime
 from graphflops.tensor import TensorType, dtype_named
@@ -51,11 +51,10 @@ def encoded(report: Report) -> bytes:
 def _stated(report: Report) -> Any:
     """The object that is the report's JSON, with the figures that follow from the rest."""
     document, session, rates = _document(), Session(report.values), throughput(report)
-    phases = {"backward": report.backward, "optimizer": report.optimizer, "step": report.step()}
     totals = {
         name: document.phase(**document.written_totals(session, part, report))
-        for name, part in phases.items()
-        if part is not None
+        for name, part in phases_of(report).items()
+        if name != "forward"
     }
     return document.whole(
         schema=SCHEMA,

@@ -28,7 +28,7 @@ from graphflops.cost import REPORTED
 from graphflops.dims import Dim
 from graphflops.errors import FileError, GraphflopsError, LimitError, shown
 from graphflops.loading import analyze
-from graphflops.report import HELD, Named, Report, Totals
+from graphflops.report import HELD, Named, Report, Totals, phases_of
 from graphflops.report.contradictions import contradicted, impossible
 from graphflops.report.findings import SEVERITIES, Finding
 from graphflops.runtime.machine import most_held_bytes
@@ -136,14 +136,11 @@ def _row(report: Report, findings: tuple[Finding, ...] | None) -> Row:
         "contradiction": shown(doubt, _TEXT),
         "inputs": [_input(report, named) for named in report.inputs[:_INPUTS]],
         "assumed": [f"{shown(name, 200)}={value}" for name, value in report.assumed.items()],
-        **_totals(report, report.totals, ""),
     }
+    for phase, totals in phases_of(report).items():
+        row |= _totals(report, totals, "" if phase == "forward" else f"{phase}_")
     if problems := impossible(report):
         row |= failed("error", problems[0].code, problems[0].message)
-    for phase in PHASES:
-        totals = report.step() if phase == "step" else getattr(report, phase)
-        if totals is not None:
-            row |= _totals(report, totals, f"{phase}_")
     if findings is not None:
         counts: Counter[str] = Counter(finding.severity for finding in findings)
         row |= {f"audit_{severity}s": counts[severity] for severity in SEVERITIES}

@@ -24,7 +24,7 @@ from graphflops.render.html.fragment import inert
 from graphflops.render.ledger import Ledger, Tree, TreeModule, placed
 from graphflops.render.memory import SECOND, device_of, memory_of
 from graphflops.render.text import count_of, formula, operator_name, safe, short_type, shortened
-from graphflops.report import HELD, Report, SymbolInfo
+from graphflops.report import HELD, Report, SymbolInfo, phases_of
 from graphflops.report.size_names import pattern_of
 
 LARGEST = 1_500_000  # bytes of data in a page
@@ -195,7 +195,7 @@ def _side(tree: Tree, layout: Layout, number: int, parts: _Parts, most: int) -> 
     calls, report = _Calls(tree, layout, number, parts, most), tree.ledger.report
     axes = of_report(report).axes
     totals, unknown = [], [*report.coverage.unknown_ops.items()][:50]
-    for name, phase in summary.phases(report).items():
+    for name, phase in phases_of(report).items():
         costs = [*(getattr(phase.cost, quantity.name) for quantity in REPORTED), phase.peak_bytes]
         totals.append([name, *(parts.formula(cost, report, pretty=True) for cost in costs)])
     return {
