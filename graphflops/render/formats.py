@@ -47,7 +47,6 @@ class Format(Record, frozen=True):
     name: str
     suffixes: tuple[str, ...]  # of files that are written in it unless --format says otherwise
     renderers: Mapping[str, Renderer] = field(default_factory=dict)  # by the name of the class rendered
-    binary: bool = False  # the functions return bytes, which are not printed on a terminal
 
 
 # By the name of a class, the function that makes the document of one, which each of these formats writes.
@@ -118,14 +117,14 @@ FORMATS = (
     }),
     Format("sarif", (".sarif",), {"Findings": _by("sarif:sarif", ("locate",))}),
     Format("speedscope", (), {"Report": _by("viewers:speedscope")}),
-    Format("memory-snapshot", (".pickle", ".pkl"), {"Report": _by("memory:snapshot")}, binary=True),
+    Format("memory-snapshot", (".pickle", ".pkl"), {"Report": _by("memory:snapshot")}),
     Format("llm-d-inference-sim", (), {"Serving": _by("serving:llm_d_inference_sim")}),
     Format("chrome-trace", (), {
         "Report": _by("viewers:chrome_trace"), "Plan": _by("plan:chrome_trace"),
     }),
     Format("chakra", (".et",), {
         "Report": _by("chakra:chakra"), "Plan": _by("plan:chakra", ("rank",)),
-    }, binary=True),
+    }),
     Format("dot", (".dot", ".gv"), {
         "Report": _by("graph:dot_of_report", ("depth",)),
         "Answer": _by("graph:dot"),

@@ -71,8 +71,7 @@ def answered(task: Task) -> Result:
                 if task.url:
                     fetch(task.url, file)
                 with opened(file) as content:
-                    found = os.fstat(content.fileno())
-                    row = {"bytes": found.st_size, "modified": found.st_mtime_ns}
+                    row = state_of(content.fileno())
                     if row["bytes"] <= (math.inf if task.step == "digest" else _AT_ONCE):
                         digest = hashlib.sha256()
                         while part := content.read(_PART):
@@ -224,12 +223,12 @@ def _work(report: Report, cost: object) -> Row:
 _TABLES = {"calls": _calls, "modules": _modules, "findings": _findings}
 
 
-def state_of(path: str) -> Row:
+def state_of(file: str | int) -> Row:
     """A file's size and time of change, which show whether it was replaced. FileError if it cannot be read."""
     try:
-        found = os.stat(path)
+        found = os.stat(file)
     except OSError as error:
-        raise FileError(f"{shown(path)}: {error.strerror or error}") from None
+        raise FileError(f"{shown(str(file))}: {error.strerror or error}") from None
     return {"bytes": found.st_size, "modified": found.st_mtime_ns}
 
 
