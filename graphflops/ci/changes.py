@@ -26,7 +26,6 @@ from graphflops.onnx_audit.audit import audit
 from graphflops.render import findings as render
 from graphflops.render.diff.texts import COMMENT, markdown
 from graphflops.render.document import escaped, fitted
-from graphflops.render.findings import offered
 from graphflops.render.summary import headline
 from graphflops.render.text import assumptions, count_of, listed as named
 from graphflops.report import HELD, Report
@@ -87,7 +86,7 @@ def _change(base: str, old: str | None, new: str | None, cache: str | None) -> M
         with file_here(new) as file:
             report = _named(analyze(file), new)
             found = audit(file).of_model() if new.endswith(".onnx") else None
-        offer = "" if found is None else offered(replace(found, model=new))
+        offer = "" if found is None else render.offered(replace(found, model=new))
         comparison = None if old is None else compared(_before(base, old, cache), report)
         return ModelChange(path, comparison, report, offer=offer)
     except (GraphflopsError, OSError, RecursionError) as error:

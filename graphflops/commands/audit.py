@@ -274,11 +274,12 @@ def check(
         raise FileError(f"no {CONFIGURATION} here or above: write one with graphflops check --init MODEL")
     budget = limits.read(path)
     if len(models) == 1 and models[0].rstrip("/").endswith(".parquet"):
-        table = models[0]
         from graphflops.scan.views import checked
 
-        findings, rows = checked(table, budget)
-        click.echo(f"{shown(table)}: {len(findings.models):,} of {rows:,} rows break the policy", err=True)
+        findings, rows = checked(models[0], budget)
+        click.echo(
+            f"{shown(models[0])}: {len(findings.models):,} of {rows:,} rows break the policy", err=True
+        )
         if findings.models or output.form or output.path:
             _write(findings, output)
         if findings.models:

@@ -122,7 +122,7 @@ def _attentions(report: Report, numbers: Numbers, most: int) -> TextTable:
     rest = sum(len(group) for _, group in groups[most:])
     if rest:
         rows.append([f"… {rest:,} more", *[""] * (len(_ATTENTION) - 1)])
-    # A column that no line fills is left out.
+    # A column that no line fills is left out; without any line, those that few programs have.
     known = zip(*rows, strict=True) if rows else [[head not in _RARE] for head in _ATTENTION]
     kept = [place for place, column in enumerate(known) if any(column)]
     return TextTable([_ATTENTION[i] for i in kept], [Entry([row[i] for i in kept]) for row in rows])

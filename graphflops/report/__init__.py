@@ -309,8 +309,7 @@ class Report(Rendered, Record, frozen=True):
 
     def to_json(self) -> bytes:
         """The report as JSON, UTF-8, one object; raises nothing."""
-        data: bytes = imported("graphflops.report.as_json:encoded")(self)
-        return data
+        return bytes(imported("graphflops.report.as_json:encoded")(self))
 
     @staticmethod
     def from_json(data: bytes) -> Report:

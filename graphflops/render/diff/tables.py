@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from graphflops.base.units import measured
 from graphflops.comparison.causes import added, summed
-from graphflops.comparison.result import WORK, Comparison, Figure, GroupChange
+from graphflops.comparison.result import WORK, Comparison, Figure
 from graphflops.cost import REPORTED
 from graphflops.render.diff.words import NAMES, before_after, delta, fact_words, path_of, share, tag, type_of
 from graphflops.render.formats import UNLIMITED
@@ -42,10 +42,8 @@ def tables(
     most, beside = top or LINES, max(width - _LEAD, 0) // _QUANTITY
     if by in (None, "module") and comparison.modules:
         yield modules(comparison, depth, most, beside)
-    if by == "op" and not comparison.export:
-        yield groups(comparison, comparison.ops, "operator", comparison.unchanged_ops, most, beside)
-    if by == "source":
-        yield groups(comparison, comparison.sources, "source", comparison.unchanged_sources, most, beside)
+    if by == "source" or (by == "op" and not comparison.export):
+        yield groups(comparison, by, most, beside)
 
 
 def totals(comparison: Comparison, phase: str, room: int) -> TextTable:
@@ -86,11 +84,11 @@ def modules(comparison: Comparison, depth: int | None, most: int, quantities: in
     return columns.table(("module", "what"), entries, figures[most:], comparison.unchanged, names=2)
 
 
-def groups(
-    comparison: Comparison, changed: Sequence[GroupChange], head: str, unchanged: int, most: int,
-    quantities: int,
-) -> TextTable:  # fmt: skip
+def groups(comparison: Comparison, by: Grouping, most: int, quantities: int) -> TextTable:
     """Operators or source lines whose work changed."""
+    changed, head, unchanged = comparison.sources, "source", comparison.unchanged_sources
+    if by == "op":
+        changed, head, unchanged = comparison.ops, "operator", comparison.unchanged_ops
     figures = [both(group.figures, group.backward) for group in changed]
     columns = _Columns(comparison, figures, quantities)
     entries = []

@@ -10,7 +10,6 @@ from graphflops.dims.solving import affine
 from graphflops.render.diff import words
 from graphflops.render.diff.tables import tables
 from graphflops.render.diff.texts import VISIBLE, causes, compared_at, notes
-from graphflops.render.diff.words import titles as titles_of
 from graphflops.render.html.data import PageChange, PageSize, page_data, page_size
 from graphflops.render.html.fragment import escaped, scripted, table
 from graphflops.render.picture.nest import joined
@@ -23,7 +22,7 @@ _FACTS = 6  # facts shown of one module
 
 def fragment(found: Comparison) -> str:
     """The comparison as a piece of HTML without script or style."""
-    title = f"<p><b>{escaped(' → '.join(titles_of(found)))}</b></p>"
+    title = f"<p><b>{escaped(' → '.join(words.titles(found)))}</b></p>"
     lines = "".join(f"<p>{escaped(line)}</p>" for line in _lead(found))
     return f"<div>{title}{lines}{''.join(map(table, tables(found)))}</div>"
 
@@ -43,7 +42,7 @@ def _lead(found: Comparison) -> list[str]:
 
 def html(found: Comparison) -> str:
     """The comparison as a page."""
-    titles = titles_of(found)
+    titles = words.titles(found)
     old = _moved(found)
     sides: tuple[Report, ...] = (old, found.new)
     if (found.old.backward is None) != (found.new.backward is None):
