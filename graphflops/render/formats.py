@@ -1,7 +1,4 @@
-"""The output formats, one row each: which classes a format renders, by which function, and which options that takes.
-
-A new format is a file with a function and a row here. The command line, suffixes of files and errors follow from the row.
-"""
+"""The output formats, one row each: which classes a format renders, by which function, and which options that takes."""
 
 from __future__ import annotations
 

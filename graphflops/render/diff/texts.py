@@ -22,10 +22,7 @@ _BESIDE = ("parameters", MOVED, "vector_flops", "transcendentals", "masked_flops
 
 
 def causes(comparison: Comparison, lines: int, room: int | None = None) -> Iterator[TextTable]:
-    """The table of causes in `lines` lines, the last counts those left out. room: for the words.
-
-    None for no change, and none of an export, which the ledger explains.
-    """
+    """The table of causes in `lines` lines, the last counts those left out; none of an export. room: for the words."""
     found = comparison.causes
     if not found or comparison.export:
         return
