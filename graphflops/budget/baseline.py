@@ -62,9 +62,8 @@ class Before(Record, frozen=True):
     """What one model cost at one choice of sizes."""
 
     sizes: Mapping[str, int] = {}  # those that are examples of the file, or assumed
-    totals: Mapping[
-        str, Union[int, float, str]
-    ] = {}  # by quantity; a time in nanoseconds, in the file in seconds
+    # By quantity; a time in nanoseconds, in the file in seconds.
+    totals: Mapping[str, Union[int, float, str]] = {}
     modules: Mapping[str, Figures] = {}  # those that limits ask for
     # What costs something by module without numbers and operator, and `parameters` by module; no zeros.
     lines: Mapping[str, Figures] = {}

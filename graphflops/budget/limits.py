@@ -320,19 +320,15 @@ def _listed(given: str | list[str]) -> list[str]:
     return [given] if isinstance(given, str) else given
 
 
-_Names = Union[str, list[str]]
-
-
 class Ignore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One `[[audit.ignore]]`: a finding that meets all stated conditions is ignored."""
 
-    codes: _Names = ()  # type: ignore[assignment]  # codes or how they begin
-    files: _Names = ()  # type: ignore[assignment]  # patterns of models, relative to the folder of graphflops.toml
-    modules: _Names = ()  # type: ignore[assignment]  # patterns
+    codes: str | list[str] = []  # codes or how they begin
+    files: str | list[str] = []  # patterns of models, relative to the folder of graphflops.toml
+    modules: str | list[str] = []  # patterns
 
     def ignores(self, finding: Finding, file: str) -> bool:
-        given = (self.codes, self.files, self.modules)
-        codes, files, modules = ([names] if isinstance(names, str) else [*names] for names in given)
+        codes, files, modules = map(_listed, (self.codes, self.files, self.modules))
         return (
             (not codes or finding.code.startswith(tuple(codes)))
             and (not files or any(matches_file(pattern, file) for pattern in files))

@@ -63,8 +63,7 @@ class Measures:
     def total(self, quantity: str) -> Dim:
         """A quantity of the whole model, of the whole step where training is priced."""
         if quantity in HELD:
-            size: int = getattr(self.report, quantity)
-            return size
+            return int(getattr(self.report, quantity))
         if quantity in SERVED:
             return self._served(quantity) or 0
         if quantity == "max_device_bytes":

@@ -108,28 +108,28 @@ def check(
     several = isinstance(models, (list, tuple))
     listed: list[Model] = [*models] if several else [models]  # type: ignore[list-item, misc]
     listed = listed or [*chosen.files()]
-    before, revision = before_of(chosen, listed, baseline)
-    return checked(chosen, listed, before, revision=revision, assume=assume, processes=processes)
+    then = before_of(chosen, listed, baseline)
+    return checked(chosen, listed, then, assume=assume, processes=processes)
 
 
-def before_of(budget: BudgetFile, models: Sequence[Model], given: str | None) -> tuple[Baseline | None, str]:
+def before_of(budget: BudgetFile, models: Sequence[Model], given: str | None) -> Baseline | str | None:
     """What relative limits compare with: a baseline, or a revision to measure. given: either, or a saved report."""
     if given is not None and not os.path.isfile(given):
-        return None, given
+        return given or None
     if given is not None and not baseline.is_baseline(given):
         report = saved_report(given)
         if len(models) != 1 or report is None:
             raise OptionError(f"{shown(given)} is the report of one model: name one MODEL")
         before = baseline.measured(Measures(report), budget.budgets)
         _, name = _names(budget, models[0])
-        return {name: {str(entry.sizes): before for entry in budget.budgets if entry.applies(name)}}, ""
+        return {name: {str(entry.sizes): before for entry in budget.budgets if entry.applies(name)}}
     if given is None and not budget.relative:
-        return None, ""
+        return None
     path = given or budget.baseline_path
     if path is None:
         what = 'relative limits need `baseline = "FILE"` in it, or --baseline FILE or REVISION'
         raise FileError(f"{shown(budget.path)}: {what}")
-    return baseline.read(path), ""
+    return baseline.read(path)
 
 
 def _names(budget: BudgetFile, model: Model) -> tuple[str, str]:
@@ -140,26 +140,19 @@ def _names(budget: BudgetFile, model: Model) -> tuple[str, str]:
 
 
 def checked(
-    budget: BudgetFile,
-    models: Sequence[Model],
-    before: Baseline | None = None,
-    *,
-    revision: str = "",
-    update: bool = False,
-    assume: bool = True,
-    processes: int | None = None,
-    rule_files: tuple[str, ...] = (),
-) -> Checked:
+    budget: BudgetFile, models: Sequence[Model], then: Baseline | str | None = None, *, update: bool = False,
+    assume: bool = True, processes: int | None = None, rule_files: tuple[str, ...] = (),
+) -> Checked:  # fmt: skip
     """Every model against the limits that are for it.
 
-    before: what relative limits compare with; or else `revision`, measured here; FileError if there is no such
+    then: what relative limits compare with: a baseline, or a revision, measured here; FileError if there is no such
         revision. Models that are newer than the revision have no relative limits.
     update: check absolute limits only, since a new baseline is being measured. assume: see `check`.
     """
     names = [_names(budget, model)[0] for model in models]
-    planned = [[*jobs_of(budget, model, before or {})] for model in models]
-    past = _past(revision, names) if revision else {}
-    every = [job for some in planned for job in some]
+    before = then if isinstance(then, dict) else {}
+    past = _past(then, names) if isinstance(then, str) else {}
+    every = [job for model in models for job in jobs_of(budget, model, before)]
     jobs = [replace(job, past=past.get(job.label), update=update, assume=assume) for job in every]
     done = [*zip(jobs, _run(jobs, processes, rule_files), strict=True)]
     measured: Baseline = {}

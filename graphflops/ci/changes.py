@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from graphflops.base.files import whole
 from graphflops.base.limits import next_analysis
@@ -26,7 +26,6 @@ from graphflops.onnx_audit.audit import audit
 from graphflops.render import findings as render
 from graphflops.render.diff.texts import COMMENT, markdown
 from graphflops.render.document import escaped, fitted
-from graphflops.render.findings import offered
 from graphflops.render.summary import headline
 from graphflops.render.text import assumptions, count_of, listed as named
 from graphflops.report import HELD, Report
@@ -46,8 +45,7 @@ class ModelChange(Record, frozen=True):
     """One model that changed."""
 
     path: str  # where it is, or was if it is gone
-    status: Literal["changed", "new", "gone"]
-    # None if the model is new or gone, or if one of the two cannot be analyzed.
+    # None if the model is new or gone, or if one of the two cannot be analyzed; `report` if it is gone.
     comparison: Comparison | None = None
     report: Report | None = None
     error: str = ""  # why it cannot be analyzed
@@ -83,17 +81,16 @@ def _change(base: str, old: str | None, new: str | None, cache: str | None) -> M
     next_analysis()
     path = new or old or ""
     if new is None:
-        return ModelChange(path, "gone")
-    status: Literal["changed", "new"] = "new" if old is None else "changed"
+        return ModelChange(path)
     try:
         with file_here(new) as file:
             report = _named(analyze(file), new)
             found = audit(file).of_model() if new.endswith(".onnx") else None
-        offer = "" if found is None else offered(replace(found, model=new))
+        offer = "" if found is None else render.offered(replace(found, model=new))
         comparison = None if old is None else compared(_before(base, old, cache), report)
-        return ModelChange(path, status, comparison, report, offer=offer)
+        return ModelChange(path, comparison, report, offer=offer)
     except (GraphflopsError, OSError, RecursionError) as error:
-        return ModelChange(path, status, error=shown(str(error), 500))
+        return ModelChange(path, error=shown(str(error), 500))
 
 
 def _before(base: str, path: str, cache: str | None) -> Report:

@@ -13,7 +13,7 @@ import re
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from graphflops.base.record import Record
 from graphflops.budget import limits
 from graphflops.budget.amounts import percent
 from graphflops.budget.run import Checked, before_of, checked
-from graphflops.ci.changes import Event, ModelChange, base_of, changes, event, loosened, page
+from graphflops.ci.changes import Event, base_of, changes, event, loosened, page
 from graphflops.errors import FileError, GraphflopsError, inert_in_logs, shown
 from graphflops.exporters import MODEL_SUFFIXES
 from graphflops.render.sarif import sarif, source_files
@@ -33,8 +33,6 @@ from graphflops.versions.revisions import changed_file, file_at
 
 if TYPE_CHECKING:
     from fractions import Fraction
-
-    from graphflops.report.findings import ModelFindings
 
 
 MARK = "<!-- graphflops -->"
@@ -84,8 +82,8 @@ def _run(env: Mapping[str, str]) -> int:
     found = None if budget is None else _checked(budget, inputs, base, notes)
     cache = env.get("GRAPHFLOPS_CACHE") or None
     changed = list(changes(base, partial(_wanted, inputs, budget), cache)) if base else None
-    text = page(changed, found.found if found else None, notes)
-    _append(env.get("GITHUB_STEP_SUMMARY"), text)
+    text = partial(page, changed, found.found if found else None, notes)
+    _append(env.get("GITHUB_STEP_SUMMARY"), text())
     if found is not None:
         _annotate(found)
         if inputs.sarif:
@@ -93,7 +91,7 @@ def _run(env: Mapping[str, str]) -> int:
                 file.write(sarif(found.findings, locate=located))
     broken = found is not None and found.broken
     past = bool(loose) or broken or any(change.past(inputs.threshold) for change in changed or ())
-    written = _commented(env, inputs, found_event, past, changed, found.found if found else None, notes)
+    written = _commented(env, inputs, found_event, text, past=past)
     differing = sum(not change.identical for change in changed or ())
     outputs = {"changed": differing, "past-threshold": str(past).lower(), "comment": written}
     outputs["broken"] = str(broken).lower()
@@ -156,20 +154,18 @@ def _checked(budget: limits.BudgetFile, inputs: Inputs, base: str | None, notes:
     if by_commit and base is None:
         notes.append("Limits relative to an earlier commit are not checked.")
         budget = replace(budget, budgets=tuple(entry.absolute() for entry in budget.budgets))
-    before, revision = before_of(budget, models, base if by_commit else None)
-    return checked(budget, models, before, revision=revision)
+    return checked(budget, models, before_of(budget, models, base if by_commit else None))
 
 
 def _commented(
-    env: Mapping[str, str], inputs: Inputs, run_for: Event, past: bool, changed: Sequence[ModelChange] | None,
-    found: Sequence[ModelFindings] | None, notes: Sequence[str],
-) -> str:  # fmt: skip
-    """Write, update or leave the comment: `created`, `updated`, `none`."""
+    env: Mapping[str, str], inputs: Inputs, run_for: Event, text: Callable[[str], str], *, past: bool
+) -> str:
+    """Write, update or leave the comment: `created`, `updated`, `none`. text: of a comment with that mark."""
     if run_for.pull_request is None or not inputs.token:
         return "none"
     call = partial(_call, env, inputs.token)
     of_request = f"issues/{run_for.pull_request}/comments"
-    body = {"body": page(changed, found, notes, MARK)}
+    body = {"body": text(MARK)}
     try:
         for place in range(1, _PAGES + 1):
             comments = call("GET", f"{of_request}?per_page={_PER_PAGE}&page={place}")

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.exceptions import Exit
 from msgspec.structs import replace
 
 from graphflops.commands import files, model_options, options
@@ -73,13 +72,10 @@ def analyze(
         from graphflops.render.summary import unknown
         from graphflops.report.contradictions import contradicted, impossible
 
-        problems = impossible(report)
-        for problem in problems:
-            click.echo(f"graphflops: error: {problem.message}", err=True)
-        if problems:
-            raise Exit(1)
+        files.end([problem.message for problem in impossible(report)], 1)
         if strict:
-            _refuse([contradicted(report), unknown(report) if report.coverage.unknown else ""])
+            doubt = contradicted(report)
+            files.end([doubt, unknown(report) if report.coverage.unknown else ""], 3, "strict")
 
 
 def _one(
@@ -124,7 +120,6 @@ def _per_item(models: tuple[str, ...], axis: str, output: files.Output, given: d
 
 
 def _overview(models: tuple[str, ...], output: files.Output, strict: bool, given: dict[str, Any]) -> None:
-    """Writes a line for each model; exits with 1 where one cannot be analyzed."""
     from graphflops.base.limits import next_analysis
     from graphflops.derived.overview import overview
     from graphflops.loading import import_rules
@@ -144,20 +139,11 @@ def _overview(models: tuple[str, ...], output: files.Output, strict: bool, given
     found = overview(models, report_of)
     output.write(found)
     failed = sum(bool(line.error) for line in found.lines)
-    if failed:
-        click.echo(f"graphflops: error: {failed:,} of {len(models):,} models failed", err=True)
-        raise Exit(1)
+    files.end([f"{failed:,} of {len(models):,} models failed"] if failed else [], 1)
     unknown = sum(line.cost.unknown for line in found.lines if line.cost is not None)
     if strict:
-        _refuse([*doubtful, f"the cost of {unknown:,} calls is unknown" if unknown else ""])
-
-
-def _refuse(problems: list[str]) -> None:
-    """Says each problem that is not "", and exits with 3 where there is one."""
-    for problem in filter(None, problems):
-        click.echo(f"graphflops: strict: {problem}", err=True)
-    if any(problems):
-        raise Exit(3)
+        lacking = f"the cost of {unknown:,} calls is unknown" if unknown else ""
+        files.end([*doubtful, lacking], 3, "strict")
 
 
 _ASKED = (

@@ -106,7 +106,6 @@ def audit(
 
 
 def _what(given: dict[str, Any]) -> tuple[Sequence[str], dict[str, Any]]:
-    """The codes and the sizes of an audit, taken out of the options of the command."""
     from graphflops.time_audit import chosen
 
     sizes = {name: given.pop(name) for name in ("dims", "inputs", "names", "assume")}
@@ -119,10 +118,7 @@ def _exit(found: Findings, errors: Sequence[str], fail_on: _FailOn, *, is_told: 
     """Exits with 1 where a model cannot be audited, with 3 where a finding is severe enough, or a fix is to be told."""
     from graphflops.report.findings import SEVERITIES
 
-    for error in errors:
-        click.echo(f"graphflops: error: {error}", err=True)
-    if errors:
-        raise Exit(1)
+    files.end(errors, 1)
     severe = [] if fail_on == "never" else SEVERITIES[: SEVERITIES.index(fail_on) + 1]
     if is_told or any(finding.severity in severe for entry in found.models for finding in entry.findings):
         raise Exit(3)
@@ -278,11 +274,12 @@ def check(
         raise FileError(f"no {CONFIGURATION} here or above: write one with graphflops check --init MODEL")
     budget = limits.read(path)
     if len(models) == 1 and models[0].rstrip("/").endswith(".parquet"):
-        table = models[0]
         from graphflops.scan.views import checked
 
-        findings, rows = checked(table, budget)
-        click.echo(f"{shown(table)}: {len(findings.models):,} of {rows:,} rows break the policy", err=True)
+        findings, rows = checked(models[0], budget)
+        click.echo(
+            f"{shown(models[0])}: {len(findings.models):,} of {rows:,} rows break the policy", err=True
+        )
         if findings.models or output.form or output.path:
             _write(findings, output)
         if findings.models:
@@ -303,8 +300,8 @@ def _check(
         raise click.UsageError(f"name a MODEL, or list `models` at the top of {shown(budget.path)}")
     if update and budget.baseline_path is None:
         raise FileError(f'{shown(budget.path)}: --update needs `baseline = "FILE"` in it')
-    before, revision = (None, "") if update else before_of(budget, paths, baseline)
-    result = checked(budget, paths, before, revision=revision, update=update, **given)
+    then = None if update else before_of(budget, paths, baseline)
+    result = checked(budget, paths, then, update=update, **given)
     _write(result.findings, output)
     if update and not result.failed and (path := budget.baseline_path) is not None:
         with locked(path):  # two updates at a time would each write what it read before the other wrote
@@ -321,7 +318,6 @@ def _write(findings: Findings, output: files.Output) -> None:
 
 
 def _write_starter(path: str, models: tuple[str, ...]) -> None:
-    """Writes a budget for the models; an existing file is never replaced."""
     from graphflops.budget.baseline import starter
     from graphflops.budget.limits import BudgetFile
 

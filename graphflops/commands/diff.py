@@ -12,6 +12,7 @@ from click.exceptions import Exit
 from graphflops.base.limits import LimitPassed
 from graphflops.commands import files, model_options, options
 from graphflops.errors import FileError, GraphflopsError, shown
+from graphflops.versions import revisions
 from graphflops.versions.revisions import ModelFile
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _alone(old: ModelFile | Graph | None, new: ModelFile | Graph | None) -> str:
 
 
 def _pairs(sides: Sequence[str], paths: Sequence[str] | None) -> list[Pair]:
-    if len(sides) > 2:
+    if len(sides) > 2 or not (sides or paths):
         raise click.UsageError("name OLD and NEW, or revisions and, behind --, paths")
     if paths is None and len(sides) == 2:
         ours, theirs = (_named(text) for text in sides)
@@ -101,8 +102,6 @@ def _pairs(sides: Sequence[str], paths: Sequence[str] | None) -> list[Pair]:
             raise click.UsageError(f"{shown(sides[1] if theirs is None else sides[0])} is no file")
     if paths is None and len(sides) == 1 and os.path.isfile(sides[0]):
         return [(ModelFile.at(sides[0], "HEAD"), ModelFile(sides[0]), True)]
-    if not sides and not paths:
-        raise click.UsageError("name OLD and NEW, or revisions and, behind --, paths")
     return _between(sides, paths or ())
 
 
@@ -114,8 +113,6 @@ def _named(text: str) -> ModelFile | Graph | None:
 
 def _between(sides: Sequence[str], paths: Sequence[str]) -> list[Pair]:
     """The models at two revisions, or at one and in the checkout: those named, and those in folders that differ."""
-    from graphflops.versions import revisions
-
     span = revisions.range_of(sides[0]) if len(sides) == 1 else None
     names = [span.old, span.new] if span else [*sides] or ["HEAD"]
     commits = [revisions.resolved(name) for name in names]
@@ -141,8 +138,6 @@ def _between(sides: Sequence[str], paths: Sequence[str]) -> list[Pair]:
 
 def _where(path: str, old: str, new: str | None, names: Sequence[str]) -> list[tuple[str | None, str | None]]:
     """The path on either side, None where it is not there, or under its other name; an error where it is on neither."""
-    from graphflops.versions import revisions
-
     here = revisions.there(path, old), revisions.there(path, new)
     if not any(here):
         sides = f"{shown(names[0])} and {shown(names[1]) if len(names) > 1 else 'the checkout'}"
@@ -172,16 +167,15 @@ def history(
     graphflops history model.pt2 --output history.html
     """
     from graphflops.loading import analyze
-    from graphflops.versions.revisions import history as found, range_of
 
     output = output.of("History")
     behind, ranges = (paths, sides) if paths else (sides[-1:], sides[:-1])
     if len(behind) != 1 or len(ranges) > 1:
         raise click.UsageError("name one MODEL, and before -- at most one range OLD..NEW")
-    span = range_of(ranges[0]) if ranges else None
+    span = revisions.range_of(ranges[0]) if ranges else None
     if ranges and span is None:
         raise click.UsageError(f"{shown(ranges[0])} is no range OLD..NEW")
-    output.write(found(behind[0], span, last, lambda file: analyze(file, **given)))
+    output.write(revisions.history(behind[0], span, last, lambda file: analyze(file, **given)))
 
 
 @click.command(cls=options.LimitedCommand)
@@ -202,9 +196,8 @@ def textconv(model: str) -> None:
 def _text(model: str) -> str:
     try:  # the time is over for imports too
         from graphflops.render.viewers import textconv as text
-        from graphflops.versions.revisions import file_here
 
-        with file_here(model) as file:
+        with revisions.file_here(model) as file:
             return text(files.report_of(file, quiet=True))
     except (GraphflopsError, RecursionError, MemoryError, LimitPassed) as error:
         return f"not analyzed: {shown(str(error).removeprefix(f'{shown(model)}: '), 500)}\n"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections.abc import Iterable
 from time import monotonic
 from typing import IO, TYPE_CHECKING, Any
 
 import click
+from click.exceptions import Exit
 
 from graphflops.base.files import whole
 from graphflops.base.record import Record
@@ -26,14 +28,9 @@ _UNBOUNDED = 1_000_000  # columns of a text that goes to no terminal
 
 
 def report_of(
-    model: str | Graph,
-    *,
-    rule_files: tuple[str, ...] = (),
-    quiet: bool = False,
-    verify: bool = False,
-    model_name: str | None = None,
-    **options: Any,
-) -> Report:
+    model: str | Graph, *, rule_files: tuple[str, ...] = (), quiet: bool = False, verify: bool = False,
+    model_name: str | None = None, **options: Any,
+) -> Report:  # fmt: skip
     """The report of a model, or the saved report that the file is.
 
     quiet: no progress bar. verify: check first that the program read from the file is well formed.
@@ -87,6 +84,15 @@ def write(text: str | bytes, output: str | None) -> None:
     if not _is_file(sys.stdout):
         text = inert_in_logs(text)
     click.echo(text, nl=False, color=True)  # escapes are in it only where they are wanted
+
+
+def end(problems: Iterable[str], code: int, kind: str = "error") -> None:
+    """Says each problem that is not "", and exits with the code where there is one."""
+    told = [problem for problem in problems if problem]
+    for problem in told:
+        click.echo(f"graphflops: {kind}: {problem}", err=True)
+    if told:
+        raise Exit(code)
 
 
 def _is_file(stream: IO[str]) -> bool:

@@ -122,7 +122,6 @@ def _lora(text: str) -> tuple[int, tuple[str, ...]]:
 
 
 def _step(given: dict[str, Any]) -> bool | Training:
-    """Takes the options of a step out of what was given; False where no step is wanted."""
     is_wanted = given.pop("training")
     fields: dict[str, Any] = {}
     if (optimizer := given.pop("optimizer")) is not None:

@@ -6,6 +6,7 @@ import click
 from click.exceptions import Exit
 
 from graphflops.commands import files, options
+from graphflops.errors import OptionError
 
 
 @click.command(cls=options.Command)
@@ -119,8 +120,6 @@ def profile(device: str, runtime: str, host_only: bool, base: str | None, output
     graphflops profile --device cpu --runtime onnxruntime --output cpu.json
     graphflops analyze model.pt2 --device mine.json
     """
-    from graphflops.errors import OptionError
-
     if runtime == "onnxruntime" and (device != "cpu" or host_only):
         raise OptionError("--runtime onnxruntime: measures the CPU; add --device cpu, and no --host-only")
     if base and not host_only:

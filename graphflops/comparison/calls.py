@@ -92,25 +92,23 @@ RowPair = tuple[Row | None, Row | None]
 
 def different(old: Sequence[NumberedRow], new: Sequence[NumberedRow]) -> list[RowPair]:
     """Pairs of the calls that changed; calls that only moved within the module are left out."""
-    surplus = Counter(kind for _, kind in old)
-    surplus.subtract(Counter(kind for _, kind in new))
+    before, after = (Counter(kind for _, kind in side) for side in (old, new))
+    gone, come = before - after, after - before
     pairs: list[RowPair] = []
     i = j = 0
     equal = matching_blocks([kind for _, kind in old], [kind for _, kind in new])
     for a, b, size in [*equal, (len(old), len(new), 0)]:
-        mine = [row for row, kind in old[i:a] if _spend(surplus, kind, 1)]
-        other = [row for row, kind in new[j:b] if _spend(surplus, kind, -1)]
+        mine = [row for row, kind in old[i:a] if _spend(gone, kind)]
+        other = [row for row, kind in new[j:b] if _spend(come, kind)]
         pairs += _matched(mine, other)
         i, j = a + size, b + size
     return pairs
 
 
-def _spend(surplus: Counter[int], kind: int, sign: int) -> bool:
+def _spend(surplus: Counter[int], kind: int) -> bool:
     """True if the other program has fewer calls of this kind; else the call only moved."""
-    if surplus[kind] * sign <= 0:
-        return False
-    surplus[kind] -= sign
-    return True
+    surplus[kind] -= 1
+    return surplus[kind] >= 0
 
 
 def _matched(old: list[Row], new: list[Row]) -> Iterator[RowPair]:

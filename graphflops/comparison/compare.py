@@ -1,45 +1,31 @@
 """Compares two reports: joins their sizes, numbers their calls, pairs their modules and lists what differs."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import starmap
-from typing import Any, TypeVar
+from typing import Any
 
 from graphflops.comparison.calls import InternedCalls, Rewired, aligned, rewired, told
 from graphflops.comparison.causes import causes, crossings, folded, growth
-from graphflops.comparison.entries import Trees, attributed, by_operator, by_source, differs, listed, shared
+from graphflops.comparison.entries import Trees, attributed, by_operator, by_source, changed, listed, shared
 from graphflops.comparison.export_check import is_export, ledger, under_common_names
 from graphflops.comparison.modules import ComparedModule, align, grown
-from graphflops.comparison.result import (
-    Cause,
-    Comparison,
-    DtypeChange,
-    Fact,
-    Figure,
-    Fold,
-    GroupChange,
-    InputChange,
-    ModuleChange,
-    Remark,
-    UnknownChange,
-)
-from graphflops.comparison.sizes import JointSizes, Renamed, different_inputs, join
+from graphflops.comparison.result import Comparison, Fact, Figure, ModuleChange, Remark, UnknownChange
+from graphflops.comparison.sizes import JointSizes, Renamed, different_dtypes, different_inputs, join
 from graphflops.cost import REPORTED
 from graphflops.dims import Dim, evaluate, total
 from graphflops.ops import operator
-from graphflops.report import HELD, Report, Row, Totals
+from graphflops.report import HELD, Report, Row, phases_of
 from graphflops.report.contradictions import contradicted
 from graphflops.tensor import DTYPES, grouped
 
-Ranked = TypeVar("Ranked", ModuleChange, GroupChange, Fold, Cause)
 _PARTS = tuple(q.name for q in REPORTED if q.part_of)
 _TRAFFIC = tuple(q.name for q in REPORTED if q.unit == "B")
 _OTHER = tuple(q.name for q in REPORTED[2:] if q.name not in (*_PARTS, *_TRAFFIC))
 _RANKED_AT = 1024  # the value of a size without one when entries are ranked
 
-Rank = Callable[[Mapping[str, Figure], Mapping[str, Figure]], tuple[int, ...]]
+Rank = Callable[[Any], tuple[int, ...]]  # of what has figures and figures of the backward
 
 
 def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = lambda _: None) -> Comparison:
@@ -49,13 +35,13 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
     sizes, export = trees.joined, trees.export
     has_modules = not export or all(any(row.module for row in report.rows) for report in (old, new))
     (found, unchanged, renumbered), rank = listed(trees), _rank(sizes)
-    modules = _ranked(_handed_over(found) if export else found, rank) if has_modules else []
-    folds = _ranked(folded(modules), rank)
+    modules = sorted(_handed_over(found) if export else found, key=rank) if has_modules else []
+    folds = sorted(folded(modules), key=rank)
     totals = _totals(old, new, sizes, trees.kinds, training=trees.training)
     before, after = old.coverage.unknown_ops, new.coverage.unknown_ops
     calls_of = ((op, before.get(op, 0), after.get(op, 0)) for op in {**after, **before})
     unknown = tuple([UnknownChange(*each) for each in calls_of if each[1] != each[2]])
-    inputs = tuple(starmap(InputChange, different_inputs(old, new, sizes)))
+    inputs = tuple(different_inputs(old, new, sizes))
     equal = {} if export else aligned(old, new, trees.pairs, trees.numbers)
     wiring = rewired(old, new, equal, trees.numbers)
     comparison = Comparison(
@@ -67,28 +53,21 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
         remarks=(*sizes.remarks, *_remarks(old, new, wiring, has_modules=has_modules)),
         unknown=unknown,
         totals=totals,
-        dtypes=tuple(_stored(old, new)),
+        dtypes=tuple(different_dtypes(old, new)),
         inputs=inputs,
         growth=tuple(growth(totals["forward"], sizes.sizes, folds)),
         crossings=tuple(crossings(totals["forward"], sizes.sizes, sizes.values)),
         modules=tuple(modules),
         unchanged=unchanged if has_modules else 0,
         renumbered=tuple(renumbered),
-        **_changed([] if export else by_operator(trees), rank, "ops"),
-        **_changed(by_source(trees), rank, "sources"),
+        **changed([] if export else by_operator(trees), rank, "ops"),
+        **changed(by_source(trees), rank, "sources"),
         folded=tuple(folds),
-        causes=tuple(_ranked(causes(folds), rank)),
+        causes=tuple(sorted(causes(folds), key=rank)),
         ledger=ledger(old, new, sizes, unknown, inputs, uniform) if export else (),
         calls=equal | _changed_calls(old, new, modules),
     )
     return replace(comparison, same=_is_same(comparison))
-
-
-def _stored(old: Report, new: Report) -> Iterator[DtypeChange]:
-    before, after = old.parameter_dtypes, new.parameter_dtypes
-    if {*before} != {*after}:
-        for dtype in {**before, **after}:
-            yield DtypeChange(dtype, before.get(dtype, 0), after.get(dtype, 0))
 
 
 def _trees(old: Report, new: Report) -> Trees:
@@ -118,16 +97,6 @@ def _trees(old: Report, new: Report) -> Trees:
         training=old.backward is not None and new.backward is not None,
         numbers=numbers,
     )
-
-
-def _changed(groups: Iterable[GroupChange], rank: Rank, name: str) -> dict[str, Any]:
-    every = list(groups)
-    changed = _ranked([group for group in every if differs(group)], rank)
-    return {name: tuple(changed), f"unchanged_{name}": len(every) - len(changed)}
-
-
-def _ranked(changes: Iterable[Ranked], rank: Rank) -> list[Ranked]:
-    return sorted(changes, key=lambda one: rank(one.figures, one.backward))
 
 
 def _is_same(found: Comparison) -> bool:
@@ -174,9 +143,9 @@ def _rank(joined: JointSizes) -> Rank:
         delta = figure.delta
         return rough(figure.after) - rough(figure.before) if delta is None else delta
 
-    def rank(figures: Mapping[str, Figure], backward: Mapping[str, Figure]) -> tuple[int, ...]:
+    def rank(one: Any) -> tuple[int, ...]:
         def both(*names: str) -> int:
-            return -abs(sum(change(part.get(name)) for part in (figures, backward) for name in names))
+            return -abs(sum(change(part.get(name)) for part in (one.figures, one.backward) for name in names))
 
         return (both("matrix_flops"), both(*_PARTS), both(*_TRAFFIC), both(*_OTHER), both("parameters"))
 
@@ -186,15 +155,10 @@ def _rank(joined: JointSizes) -> Rank:
 def _totals(
     old: Report, new: Report, joined: JointSizes, kinds: InternedCalls, *, training: bool
 ) -> dict[str, dict[str, Figure]]:
-    phases: dict[str, tuple[Totals | None, Totals | None]] = {"forward": (old.totals, new.totals)}
-    if training:
-        phases["backward"] = (old.backward, new.backward)
-        phases["optimizer"] = (old.optimizer, new.optimizer)
-        phases["step"] = (old.step(), new.step())
+    phases, others = phases_of(old), phases_of(new)
     found: dict[str, dict[str, Figure]] = {}
-    for name, (before, after) in phases.items():
-        if before is None or after is None:
-            continue
+    for name in [name for name in phases if name in others] if training else ["forward"]:
+        before, after = phases[name], others[name]
         figures = dict(kinds.compared(joined.old.cost(before.cost), joined.new.cost(after.cost)))
         figures["peak_bytes"] = kinds.figure(joined.old(before.peak_bytes), joined.new(after.peak_bytes))
         found[name] = figures

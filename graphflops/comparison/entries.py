@@ -1,7 +1,8 @@
 """Lists the modules that changed, from the pairs of the two trees; and the operators and source lines."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from graphflops.base.record import Record
 from graphflops.comparison.calls import InternedCalls, Numbers, RowPair, different, facts, ordered, own_name
@@ -231,9 +232,6 @@ def attributed(old: Report, new: Report) -> Mapping[str, int]:
     return counts
 
 
-_Names = tuple["str | None", "str | None"]
-
-
 def by_operator(trees: Trees) -> Iterator[GroupChange]:
     """One group for each operator, unchanged ones included."""
     groups = _grouped(trees, "op")
@@ -286,7 +284,9 @@ def _compared(
     trees: Trees, groups: Sequence[dict[str, Counts]], partner: dict[str, str]
 ) -> Iterator[GroupChange]:
     old, new = groups
-    names: list[_Names] = [(name, partner[name] if partner.get(name) in new else None) for name in old]
+    names: list[tuple[str | None, str | None]] = [
+        (name, partner[name] if partner.get(name) in new else None) for name in old
+    ]
     taken = {found for _, found in names}
     names += [(None, name) for name in new if name not in taken]
     for ours, theirs in names:
@@ -304,8 +304,14 @@ def _compared(
         )
 
 
-def differs(group: GroupChange) -> bool:
-    """True if the group changed."""
+def changed(groups: Iterable[GroupChange], rank: Callable[[Any], Any], name: str) -> dict[str, Any]:
+    """Those of the groups that changed, and how many did not, as fields of a comparison."""
+    every = list(groups)
+    found = sorted(filter(_differs, every), key=rank)
+    return {name: tuple(found), f"unchanged_{name}": len(every) - len(found)}
+
+
+def _differs(group: GroupChange) -> bool:
     before = (group.before is None, group.before_calls, group.before_unknown)
     after = (group.after is None, group.after_calls, group.after_unknown)
     figures = (*group.figures.values(), *group.backward.values())

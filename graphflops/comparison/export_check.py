@@ -1,7 +1,7 @@
 """What differs between a program and its export, and what explains it, under the names that both have."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -11,7 +11,7 @@ from graphflops.comparison.result import InputChange, LedgerEntry, LedgerKind, L
 from graphflops.comparison.sizes import JointSizes, Renamed
 from graphflops.comparison.stored_uses import STORED, Constants, ConstantUse, Matcher, entry, plain
 from graphflops.cost import Cost
-from graphflops.dims import Dim, evaluate, total
+from graphflops.dims import Dim, evaluate
 from graphflops.ops import operator
 from graphflops.report import Report, Row
 from graphflops.tensor import grouped
@@ -87,10 +87,10 @@ def _inside(name: str, prefix: str) -> str:
     return kind + rest
 
 
-def constants(report: Report, renamed: Callable[[Dim], Dim]) -> Constants:
+def constants(report: Report, renamed: Renamed) -> Constants:
     """Separate what depends on the inputs (all, if they are not known). renamed: puts joint sizes into a quantity."""
     regions = tuple(f"{row.node}/" for row in report.rows if row.regions)
-    found = Constants(modules_guessed=not any(row.module_type for row in report.rows))
+    found = Constants(renamed, modules_guessed=not any(row.module_type for row in report.rows))
     needed, found.unused = _by_need(report, regions)
     changing = {named.name for named in report.inputs}
     made = {named.name for row in report.rows for named in row.outputs}
@@ -173,13 +173,13 @@ class ExportCheck(Record, frozen=True):
 
     def _work(self) -> Iterator[LedgerEntry]:
         """Matrix work by module; unexplained if no module around it has all of it, even if repeated calls count once."""
-        before, after = self._flops(self.before.rows, old=True), self._flops(self.after.rows, old=False)
+        sides = (self.before, self.after)
+        before, after = (side.flops(side.rows) for side in sides)
         differ = [path for path in {**before, **after} if not self.equal(before[path], after[path])]
         if not differ:
             return
-        once = self._flops(_distinct(self.before.rows), old=True)
-        sides = ((self.before, True), (self.after, False))
-        whole = [self._flops([*side.rows, *side.folded], old=old) for side, old in sides]
+        once = self.before.flops(_distinct(self.before.rows))
+        whole = [side.flops([*side.rows, *side.folded]) for side in sides]
         sums = [_with_all_around(flops) for flops in (before, after, *whole, once)]
         unexplained, merged = [], []
         for path in differ:
@@ -197,12 +197,6 @@ class ExportCheck(Record, frozen=True):
         yield from entry("work", unexplained, *map(str, told))
         yield from entry("repeated_work_merged", merged)
 
-    def _flops(self, rows: Sequence[Row], *, old: bool) -> defaultdict[str, Dim]:
-        renamed = self.joined.old if old else self.joined.new
-        by_module = grouped((row.module, row) for row in rows).items()
-        found = {path: renamed(total(row.cost.matrix_flops for row in group)) for path, group in by_module}
-        return defaultdict(int, {path: flops for path, flops in found.items() if flops != 0})
-
     def equal(self, before: Dim, after: Dim) -> bool:
         """True if two quantities are equal: by formula, else at several sizes."""
         if before == after:
@@ -216,7 +210,7 @@ class ExportCheck(Record, frozen=True):
 
     def _aside(self, kind: LedgerKind, ours: Sequence[Row], theirs: Sequence[Row]) -> Iterator[LedgerEntry]:
         """Products that do not lead from inputs to results, unless the export has them too."""
-        before, after = self._flops(ours, old=True), self._flops(theirs, old=False)
+        before, after = self.before.flops(ours), self.after.flops(theirs)
         if not self.equal(sum(before.values(), 0), sum(after.values(), 0)):
             yield from entry(kind, [row.node for row in ours])
 
@@ -231,16 +225,15 @@ class ExportCheck(Record, frozen=True):
         if not unfused:
             return
         modules = {row.module for row in unfused}
-        before = self._traffic(self.before.rows, self.joined.old, modules)
-        after = self._traffic(self.after.rows, self.joined.new, modules)
-        yield from entry("attention_unfused", [row.module for row in unfused], str(before), str(after))
+        costs = (
+            side.renamed.cost(Cost.sum(row.cost for row in side.rows if row.module in modules))
+            for side in (self.before, self.after)
+        )
+        moved = (self.number(cost.read_bytes) + self.number(cost.written_bytes) for cost in costs)
+        yield from entry("attention_unfused", [row.module for row in unfused], *map(str, moved))
         shapes = [(row.module, [named.type.shape for named in row.inputs[:2]]) for row in unfused]
         known = [(module, pair) for module, pair in shapes if [*map(len, pair)] == [4, 4]]
         yield from entry("heads_expanded", [module for module, (query, key) in known if query[1] != key[1]])
-
-    def _traffic(self, rows: Sequence[Row], renamed: Renamed, modules: Container[str]) -> int:
-        cost = renamed.cost(Cost.sum(row.cost for row in rows if row.module in modules))
-        return self.number(cost.read_bytes) + self.number(cost.written_bytes)
 
 
 def ledger(
@@ -256,7 +249,6 @@ def ledger(
 def _of_the_whole(
     new: Report, joined: JointSizes, unknown: Iterable[UnknownChange], inputs: Iterable[InputChange]
 ) -> Iterator[LedgerEntry]:
-    """Differences that no module has: calls without a cost, inputs and sizes."""
     cannot = (one.node for one in new.diagnostics if one.code == _CANNOT_RUN)
     yield from entry("cannot_run", dict.fromkeys(cannot))
     changes = [*unknown]

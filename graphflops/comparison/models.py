@@ -15,7 +15,7 @@ from graphflops.comparison.result import Comparison
 from graphflops.dims import Dim, evaluate
 from graphflops.errors import DimError, ModelError, shown
 from graphflops.graph import Graph, Stored
-from graphflops.loading import Model, analyze, is_report
+from graphflops.loading import Model, analyze, is_report, opened
 from graphflops.open_sizes import OpenSizes, is_computed
 from graphflops.passes.bind import open_sizes
 from graphflops.report import Execution, Report
@@ -82,12 +82,15 @@ def compare(
         ]
         sizes: list[dict[str, Any]] = [{"dims": dims, "inputs": inputs, "names": names}] * 2
         if (dims or inputs or names) and not any(map(is_report, models)):
-            models, sizes = _each(models, model_name, dims or {}, inputs or {}, names or {})
+            models = [opened(model, model_name=model_name) for model in models]
+            sizes = _each(models, dims or {}, inputs or {}, names or {})
         given: dict[str, Any] = {"model_name": model_name, "training": training, "assume": assume}
         given |= {"device": device, "execution": execution, "progress": progress}
         reports = [analyze(model, **given, **size) for model, size in zip(models, sizes, strict=True)]
-        if execution is None and not any(map(is_report, models)):
-            reports = _as_graphs(reports, models, sizes, given)
+        is_mixed = execution is None and len({report.execution for report in reports}) > 1
+        for place, model in enumerate(models if is_mixed and not any(map(is_report, models)) else ()):
+            if reports[place].execution != "graph":
+                reports[place] = analyze(model, **{**given, "execution": "graph"}, **sizes[place])
         return _compared(reports, sides, _uniform(models[0], model_name))
 
 
@@ -105,18 +108,6 @@ def _compared(
         raise DimError(f"{paths}: {error}: give sizes") from None
 
 
-def _as_graphs(
-    reports: list[Report], models: Sequence[Any], sizes: Sequence[dict[str, Any]], given: dict[str, Any]
-) -> list[Report]:
-    """The reports; if by default one would run eagerly and the other as a graph (an ONNX file), both are of graphs."""
-    if len({report.execution for report in reports}) == 1:
-        return reports
-    return [
-        report if report.execution == "graph" else analyze(model, **{**given, "execution": "graph"}, **size)
-        for report, model, size in zip(reports, models, sizes, strict=True)
-    ]
-
-
 _LONGEST = 1_000_000  # elements of a parameter that is looked at
 
 
@@ -125,11 +116,8 @@ def _uniform(model: Any, model_name: str | None) -> Callable[[str], float | None
 
     @cache
     def contents() -> Callable[[str], Stored | None]:
-        from graphflops.analysis import as_graph
-
-        # A saved report holds none.
-        found = None if is_report(model) else as_graph(model, model_name).contents
-        return found or (lambda name: None)
+        found = opened(model, model_name=model_name)
+        return (found.contents if isinstance(found, Graph) else None) or (lambda name: None)
 
     def number(name: str) -> float | None:
         """The number that fills the stored vector of this name, None for other tensors; axes of length one do not count."""
@@ -152,16 +140,9 @@ def _file_or_program(model: Model | ModelFile) -> Model | ModelFile:
 
 
 def _each(
-    models: Sequence[Any],
-    model_name: str | None,
-    dims: Mapping[str, int],
-    inputs: Mapping[str, Sequence[int]],
-    names: Mapping[str, str],
-) -> tuple[list[Any], list[dict[str, Any]]]:
-    """The graphs of both, and the given sizes by each one's names. ModelError for a symbol at another axis in each."""
-    from graphflops.analysis import as_graph
-
-    graphs = [as_graph(model, model_name) for model in models]
+    graphs: Sequence[Graph], dims: Mapping[str, int], inputs: Mapping[str, Sequence[int]], names: Mapping[str, str]
+) -> list[dict[str, Any]]:  # fmt: skip
+    """The given sizes by each program's names. ModelError for a symbol at another axis in each."""
     every, ranks = [open_sizes(graph) for graph in graphs], [_tensors(graph) for graph in graphs]
     anywhere = {name for known in ranks for name in known}
     dims = {names.get(name, name): value for name, value in dims.items()}
@@ -185,4 +166,4 @@ def _each(
             if name in known or matching(name, known) or not (name in anywhere or matching(name, anywhere))
         }
         sizes.append({"dims": bound, "inputs": shapes, "names": called})
-    return [*graphs], sizes
+    return sizes

@@ -49,12 +49,9 @@ class ComparedModule(ModuleNode):
 
 
 def grown(
-    report: Report,
-    kinds: Sequence[int | None],
-    parameters: Mapping[str, int],
-    signatures: dict[Hashable, int],
-    mark: Callable[[ComparedModule], Hashable],
-) -> ComparedModule:
+    report: Report, kinds: Sequence[int | None], parameters: Mapping[str, int],
+    signatures: dict[Hashable, int], mark: Callable[[ComparedModule], Hashable],
+) -> ComparedModule:  # fmt: skip
     """The modules of a report. `signatures` is shared by the programs that are compared."""
     root = ComparedModule("", "", type=report.modules.get("", ""))
     by_path = {"": root}
@@ -123,6 +120,8 @@ class Pairs(Struct, eq=False):
     old: dict[ComparedModule, ComparedModule] = {}
     # Old modules that another kind of module replaces.
     replaced: set[ComparedModule] = field(default_factory=set)
+    # Modules without a partner so far, of the old and of the new program.
+    left: tuple[list[ComparedModule], list[ComparedModule]] = field(default_factory=lambda: ([], []))
     tried: int = 0  # pairs of unmatched modules compared for similarity so far
 
     def add(self, ours: ComparedModule, theirs: ComparedModule) -> None:
@@ -134,14 +133,13 @@ def align(old: ComparedModule, new: ComparedModule, *, by_contents: bool = True)
     """Pair the modules of two programs. by_contents: whether equal contents show that a module moved."""
     pairs = Pairs()
     pending = [(old, new)]
-    left: tuple[list[ComparedModule], list[ComparedModule]] = ([], [])
     while pending:
         while pending:
-            pending += _paired(*pending.pop(), pairs, left)
+            pending += _paired(*pending.pop(), pairs)
         if by_contents:
-            free = _Free(left[1], pairs)
-            found: list[ModulePair] = []
-            queue = sorted((one for one in left[0] if one not in pairs.new), key=lambda module: -module.size)
+            free = _Free(pairs)
+            unpaired = (one for one in pairs.left[0] if one not in pairs.new)
+            queue = sorted(unpaired, key=lambda module: -module.size)
             for module in queue:  # which grows at its end
                 if module in pairs.new:
                     continue
@@ -150,27 +148,21 @@ def align(old: ComparedModule, new: ComparedModule, *, by_contents: bool = True)
                     queue.extend(module.children.values())
                 else:
                     free.take(chosen)
-                    found.append((module, chosen))
-            pending += found
+                    pending.append((module, chosen))
     return pairs
 
 
-def _paired(
-    ours: ComparedModule,
-    theirs: ComparedModule,
-    pairs: Pairs,
-    left: tuple[list[ComparedModule], list[ComparedModule]],
-) -> Iterator[ModulePair]:
+def _paired(ours: ComparedModule, theirs: ComparedModule, pairs: Pairs) -> Iterator[ModulePair]:
     if ours.signature == theirs.signature:
         for one, other in zip(ours.walk(), theirs.walk(), strict=True):
             pairs.add(one, other)
         return
     if (inner := _wrapped(ours, theirs)) is not None:
-        left[1].append(theirs)
+        pairs.left[1].append(theirs)
         yield ours, inner
         return
     if (inner := _wrapped(theirs, ours)) is not None:
-        left[0].append(ours)
+        pairs.left[0].append(ours)
         yield inner, theirs
         return
     pairs.add(ours, theirs)
@@ -179,8 +171,8 @@ def _paired(
         return
     matched = list(_parts(ours, theirs))
     found = ({one for one, _ in matched}, {other for _, other in matched})
-    left[0].extend(part for part in ours.children.values() if part not in found[0])
-    left[1].extend(part for part in theirs.children.values() if part not in found[1])
+    pairs.left[0].extend(part for part in ours.children.values() if part not in found[0])
+    pairs.left[1].extend(part for part in theirs.children.values() if part not in found[1])
     yield from matched
 
 
@@ -286,10 +278,10 @@ def _worth(mine: ComparedModule, other: ComparedModule) -> int:
 class _Free:
     """New modules without a partner, and without a submodule that has one."""
 
-    def __init__(self, roots: Iterable[ComparedModule], pairs: Pairs) -> None:
+    def __init__(self, pairs: Pairs) -> None:
         self._equal: dict[int, dict[ComparedModule, None]] = {}  # by signature
         self._pairs = pairs
-        modules = [module for root in roots for module in root.walk()]
+        modules = [module for root in pairs.left[1] for module in root.walk()]
         mixed = {above for module in modules if module in pairs.old for above in module.above()}
         for module in modules:
             if module not in pairs.old and module not in mixed:

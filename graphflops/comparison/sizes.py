@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from graphflops.base.record import Record
-from graphflops.comparison.result import JointSize, Remark
+from graphflops.comparison.result import DtypeChange, InputChange, JointSize, Remark
 from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import Dim, Expr, evaluate, symbol
 from graphflops.dims.solving import affine, common
@@ -79,17 +79,16 @@ def join(old: Report, new: Report) -> JointSizes:
     A value that the user gave counts first; then a number that one of the programs fixes; then the old program's example,
     then the new one's; then the old program's assumed value, then the new one's.
     """
-    reports = (old, new)
     renamed_inputs = {theirs: ours for ours, theirs in _same_inputs(old.inputs, new.inputs).items()}
     axes = (_Axes(old, {}), _Axes(new, renamed_inputs))
-    classes = _classes(old, new, axes)
+    classes = _classes(axes)
     names = _joint_names(classes, (old.names, new.names))
     renamed: tuple[dict[str, Dim], dict[str, Dim]] = ({}, {})
     values: dict[str, int] = {}
     sizes: list[JointSize] = []
     remarks: list[Remark] = []
     for one, name in zip(classes, names, strict=True):
-        sides = [_known(reports[side], one, axes, side) for side in (0, 1)]
+        sides = [_known(one, axes, side) for side in (0, 1)]
         settled, hints = [_first((side.bound, side.fixed)) for side in sides], [side.hint for side in sides]
         value = None
         if None in settled or settled[0] == settled[1]:
@@ -101,11 +100,11 @@ def join(old: Report, new: Report) -> JointSizes:
             size = one.scales[side].of(symbol(name) if number is None else number)
             renamed[side].update(dict.fromkeys(one.own[side], size))
         assumed = settled == hints == [None, None] and value is not None
-        sizes.append(_joint(name, one, reports, axes, sides, value, assumed))
+        sizes.append(_joint(name, one, axes, sides, value, assumed))
         remarks += _remarks(sizes[-1], settled, hints)
     sizes.sort(key=lambda size: size.before_value == size.after_value and not (size.opened or size.fixed))
-    both = [Renamed(own, report.names) for own, report in zip(renamed, reports, strict=True)]
-    return JointSizes(tuple(sizes), tuple(remarks), both[0], both[1], values)
+    both = Renamed(renamed[0], old.names), Renamed(renamed[1], new.names)
+    return JointSizes(tuple(sizes), tuple(remarks), *both, values)
 
 
 class _Scale(NamedTuple):
@@ -130,26 +129,26 @@ class _Class(NamedTuple):
 
 
 def _joint(
-    name: str, one: _Class, reports: tuple[Report, Report], axes: tuple[_Axes, _Axes],
-    sides: Sequence[_Known], value: int | None, assumed: bool,
+    name: str, one: _Class, axes: tuple[_Axes, _Axes], sides: Sequence[_Known], value: int | None,
+    assumed: bool,
 ) -> JointSize:  # fmt: skip
     ours, theirs = (one.own[side][0] if one.own[side] else sides[side].fixed for side in (0, 1))
-    infos = [report.symbols[own] for report, names in zip(reports, one.own, strict=True) for own in names]
+    infos = [side.symbols[own] for side, names in zip(axes, one.own, strict=True) for own in names]
     places = tuple(dict.fromkeys(place for info in infos for place in info.where))
     computed: dict[str, Dim] = {}
     for side in (1, 0):
         for own in one.own[side]:
             put_in = {own: one.scales[side].of(symbol(name))}
-            within = [(place, axes[side].at.get(place, 0)) for place in reports[side].symbols[own].where]
+            info = axes[side].symbols[own]
+            within = [(place, axes[side].at.get(place, 0)) for place in info.where]
             sizes = [(place, size.substitute(put_in)) for place, size in within if isinstance(size, Expr)]
             computed.update((place, size) for place, size in sizes if is_computed(size))
-            info = reports[side].symbols[own]
             if info.label_axis in computed:  # what the user calls the axis
                 computed = {info.label: computed[info.label_axis], **computed}
     told = [place for place, size in computed.items() if (affine(size) or ("",))[0] == name]
     lows, highs = [], []  # of both programs' symbols, in the joint size
-    for report, names, (slope, offset) in zip(reports, one.own, one.scales, strict=True):
-        for info in map(report.symbols.__getitem__, names):
+    for of, names, (slope, offset) in zip(axes, one.own, one.scales, strict=True):
+        for info in map(of.symbols.__getitem__, names):
             lows += [-((offset - info.minimum) // slope)] if info.minimum is not None else []
             highs += [(info.maximum - offset) // slope] if info.maximum is not None else []
     return JointSize(
@@ -178,8 +177,8 @@ class _Known(NamedTuple):
     assumed: int | None
 
 
-def _known(report: Report, one: _Class, axes: tuple[_Axes, _Axes], side: int) -> _Known:
-    infos, scale = [report.symbols[name] for name in one.own[side]], one.scales[side]
+def _known(one: _Class, axes: tuple[_Axes, _Axes], side: int) -> _Known:
+    infos, scale = [axes[side].symbols[name] for name in one.own[side]], one.scales[side]
     bound, hint, assumed = (
         next((scale.joint(info.value) for info in infos if info.given_by == giver), None)
         for giver in ("user", "hint", "assumption")
@@ -202,10 +201,11 @@ def _same_inputs(old: Sequence[Named], new: Sequence[Named]) -> dict[str, str]:
 
 
 class _Axes:
-    """The size of each axis of each input; and by symbol, the axes whose size determines it."""
+    """The sizes of a program: of each axis of each input; and by symbol, the axes whose size determines it."""
 
     def __init__(self, report: Report, others: Mapping[str, str]) -> None:
         """others: the name that the other program has for an input."""
+        self.symbols = report.symbols
         # The axis by the program's name; a size that the user bound is a symbol here.
         self.at: dict[str, Dim] = {}
         for name, info in report.symbols.items():
@@ -224,11 +224,11 @@ class _Axes:
                     self.of.setdefault(line[0], []).append(axis)
 
 
-def _classes(old: Report, new: Report, axes: tuple[_Axes, _Axes]) -> list[_Class]:
+def _classes(axes: tuple[_Axes, _Axes]) -> list[_Class]:
     """Classes of equal symbols, as names in the old and in the new program, in order of appearance."""
     group: dict[_Place, list[_Place]] = {}
-    for side, report in enumerate((old, new)):
-        group.update({(side, name): [(side, name)] for name in report.symbols})
+    for side, of in enumerate(axes):
+        group.update({(side, name): [(side, name)] for name in of.symbols})
     scales: dict[_Place, _Scale] = {}
 
     def unite(first: _Place, second: _Place) -> None:
@@ -243,13 +243,13 @@ def _classes(old: Report, new: Report, axes: tuple[_Axes, _Axes]) -> list[_Class
         if ours[1:] == theirs[1:] == (1, 0):
             unite((0, ours[0]), (1, theirs[0]))
     for ours, theirs in pairs:  # by axes that are computed from sizes: symbols without an axis so far
-        infos = old.symbols.get(ours[0]), new.symbols.get(theirs[0])
+        infos = axes[0].symbols.get(ours[0]), axes[1].symbols.get(theirs[0])
         found = _common_scales(ours[1:], theirs[1:], infos)
         places: list[_Place] = [(0, ours[0]), (1, theirs[0])]
         if found is not None and all(len(group.get(place, ())) == 1 for place in places):
             scales.update(zip(places, found, strict=True))
             unite(*places)
-    for name in old.symbols:
+    for name in axes[0].symbols:
         alone = (1, name) in group and len(group[0, name]) == len(group[1, name]) == 1
         # If both have an axis, and these differ, equal names are two sizes.
         if alone and not all(name in side.of for side in axes):
@@ -325,17 +325,23 @@ def _remarks(size: JointSize, settled: Sequence[int | None], hints: Sequence[int
         yield Remark("examples-differ", f"{both}: both are compared at {old}")
 
 
-def different_inputs(
-    old: Report, new: Report, joined: JointSizes
-) -> Iterator[tuple[str, str | None, str | None]]:
-    """Inputs whose type in joint sizes changed: name, type before, type after."""
+def different_dtypes(old: Report, new: Report) -> Iterator[DtypeChange]:
+    """The bytes of parameters of each element type, where the types differ."""
+    before, after = old.parameter_dtypes, new.parameter_dtypes
+    if {*before} != {*after}:
+        for dtype in {**before, **after}:
+            yield DtypeChange(dtype, before.get(dtype, 0), after.get(dtype, 0))
+
+
+def different_inputs(old: Report, new: Report, joined: JointSizes) -> Iterator[InputChange]:
+    """Inputs whose type in joint sizes changed."""
     pairs = _same_inputs(old.inputs, new.inputs)
     theirs = {entry.name: entry.type for entry in new.inputs}
     for name, type_ in old.inputs:
         other = theirs.pop(pairs[name], None) if name in pairs else None
         if other is None:
-            yield name, joined.old.text(type_), None
+            yield InputChange(name, joined.old.text(type_), None)
         elif type_.dtype != other.dtype or [*map(joined.old, type_.shape)] != [*map(joined.new, other.shape)]:
-            yield name, joined.old.text(type_), joined.new.text(other)
+            yield InputChange(name, joined.old.text(type_), joined.new.text(other))
     for name, other in theirs.items():
-        yield name, None, joined.new.text(other)
+        yield InputChange(name, None, joined.new.text(other))

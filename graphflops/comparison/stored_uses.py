@@ -15,7 +15,8 @@ from msgspec import Struct
 
 from graphflops.base.record import Record
 from graphflops.comparison.result import LedgerEntry, LedgerKind, LedgerStatus
-from graphflops.dims import Dim, prod
+from graphflops.comparison.sizes import Renamed
+from graphflops.dims import Dim, prod, total
 from graphflops.exporters.sources import unquantized
 from graphflops.ops import operator
 from graphflops.report import Row
@@ -43,6 +44,7 @@ class ConstantUse(Record, frozen=True):
 class Constants(Struct):
     """The constants of a program, and the calls that depend on its inputs."""
 
+    renamed: Renamed  # puts joint sizes into a quantity
     rows: list[Row] = []  # calls whose results depend on the program's inputs
     folded: list[Row] = []  # others with matrix work
     # Calls with matrix work that no result of the program depends on.
@@ -51,6 +53,12 @@ class Constants(Struct):
     modules_guessed: bool = False
     uses: list[ConstantUse] = []  # each constant by each module whose calls use it
     types: dict[str, tuple[tuple[Dim, ...], DType]] = {}  # by name of a stored tensor
+
+    def flops(self, rows: Iterable[Row]) -> defaultdict[str, Dim]:
+        """The matrix work of calls by module, in joint sizes."""
+        by_module = grouped((row.module, row.cost.matrix_flops) for row in rows).items()
+        each = {path: self.renamed(total(flops)) for path, flops in by_module}
+        return defaultdict(int, {path: flops for path, flops in each.items() if flops != 0})
 
     def trained(self) -> list[ConstantUse]:
         """Uses of parameters if names show them (torch.export), else of all tensors; the first root of each is one."""
@@ -85,6 +93,14 @@ def entry(kind: LedgerKind, names: Iterable[str], before: str = "", after: str =
     if listed := tuple(names):
         status: LedgerStatus = "unexplained" if kind in _UNEXPLAINED else "explained"
         yield LedgerEntry(kind, "costs_more" if kind in _COSTLY else status, listed, before, after)
+
+
+Form = Callable[[tuple[Dim, ...]], object]  # of a shape
+
+
+def _axes(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """The axes of more than one element, in whatever order they are."""
+    return tuple(sorted((size for size in shape if size != 1), key=str))
 
 
 class Matcher:
@@ -128,7 +144,7 @@ class Matcher:
         self._pair(lambda ours, theirs: self.new.modules_guessed and self._is_alike(ours, theirs))
         self._share()
         self._pack()
-        self._pair(lambda ours, theirs: ours.module == theirs.module and self._is_as_large(ours, theirs))
+        self._pair(lambda ours, theirs: ours.module == theirs.module and self._is_alike(ours, theirs, prod))
         self._pair(lambda ours, theirs: _near(ours.module, theirs.module) and ours.numel == theirs.numel)
         self._fold_norms(aside, norms)
         roots, stored = ({use.value: use.roots[0] for use in side.uses} for side in (self.old, self.new))
@@ -155,24 +171,15 @@ class Matcher:
                 self._note(ours, theirs)
         self.left = rest
 
-    def _is_alike(self, ours: ConstantUse, theirs: ConstantUse) -> bool:
-        """True if two constants have the same axes, in whatever order; axes of one element do not count."""
+    def _is_alike(self, ours: ConstantUse, theirs: ConstantUse, form: Form = _axes) -> bool:
+        """True if two constants have shapes of one form."""
         sides = ((ours, self.old), (theirs, self.new))
-        before, after = (
-            {tuple(sorted((size for size in shape if size != 1), key=str)) for shape in _shapes(*side)}
-            for side in sides
-        )
+        before, after = ({*map(form, _shapes(*side))} for side in sides)
         return not before.isdisjoint(after)
 
     def _is_stored_alike(self, ours: ConstantUse, theirs: ConstantUse) -> bool:
-        """Whether constants have one size, or follow from tensors of one size."""
         before, after = self.old.types[ours.roots[0]][0], self.new.types[_root(theirs, ours)][0]
-        return prod(before) == prod(after) or self._is_as_large(ours, theirs)
-
-    def _is_as_large(self, ours: ConstantUse, theirs: ConstantUse) -> bool:
-        sides = ((ours, self.old), (theirs, self.new))
-        before, after = ({*map(prod, _shapes(*side))} for side in sides)
-        return not before.isdisjoint(after)
+        return prod(before) == prod(after) or self._is_alike(ours, theirs, prod)
 
     def _note(self, ours: ConstantUse, theirs: ConstantUse) -> None:
         self.partners[ours.value].add(theirs.value)

@@ -110,7 +110,6 @@ class _Substitution:
 
 
 def _without_times(report: Report) -> Report:
-    """The report without predicted times, which are no formulas and hold only at the sizes of their prediction."""
     if not report.device:
         return report
     backward, optimizer = (

@@ -166,11 +166,7 @@ class _Trace:
             name = operator_name(row.op)
             texts = {"module": row.module, "node": row.node, "source": row.source}
             facts |= {key: safe(text) for key, text in texts.items() if text}
-        nodes = (
-            self.exchanges(span, row)
-            if row is not None and span.stream is not None
-            else [self.call(span, row)]
-        )
+        nodes = [self.call(span, row)] if row is None or span.stream is None else self.exchanges(span, row)
         for kind, own in nodes:
             yield node(self.count, name, kind, body + attributes(10, {**facts, **own}))
             self.count += 1

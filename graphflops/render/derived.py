@@ -18,8 +18,7 @@ from graphflops.fitting.cells import QUANTITIES
 from graphflops.render.document import Document, quantity
 from graphflops.render.html.plot import Curve, plot
 from graphflops.render.summary import NAMED
-from graphflops.render.tables import Entry, Listing, TextTable, listing
-from graphflops.render.text import Numbers, assumptions, count_of, safe
+from graphflops.render.text import Entry, Listing, Numbers, TextTable, assumptions, count_of, safe
 from graphflops.report import Report
 from graphflops.report.as_json import Tool
 from graphflops.report.timeline import PhaseTime
@@ -36,7 +35,7 @@ _OTHERS = [quantity for quantity in REPORTED if quantity.name not in NAMED]
 def sweep_document(sweep: Sweep) -> Document:
     """A row for each point; `?` for a figure that depends on a size without a value."""
     price = sweep.report.price_per_hour
-    points = listing(cells(sweep.points, price, exact=False))
+    points = cells(sweep.points, price, exact=False).table()
     return Document([points], sweep.notes, exact=lambda: cells(sweep.points, price, exact=True))
 
 
@@ -235,13 +234,12 @@ def history_grid(found: History) -> TextTable:
         version, cost = point.version, point.line.cost
         flops = point.value("matrix_flops")
         change = "" if not before or flops is None else f"{100 * (flops - before) / before:+.1f}"
-        figures = ["", change.replace("+0.0", "0.0").replace("-0.0", "0.0"), "", "", ""]
-        if cost is not None:
-            known = ((name, point.value(name)) for name in TOTALS)
-            texts = ["" if value is None else measured(name, value) for name, value in known]
-            figures = [f"{'>= ' if cost.unknown else ''}{texts[0]}", figures[1], *texts[1:]]
+        change = change.replace("+0.0", "0.0").replace("-0.0", "0.0")
+        known = ((name, point.value(name)) for name in TOTALS)
+        texts = ["" if value is None else measured(name, value) for name, value in known]
+        least = ">= " if cost is not None and cost.unknown else ""
         commit, subject = version.commit[:_HASH], safe(point.line.error or version.subject, _SUBJECT)
-        entries.append(Entry([commit, version.date, subject, *figures]))
+        entries.append(Entry([commit, version.date, subject, least + texts[0], change, *texts[1:]]))
         before = flops if flops is not None else before
     return TextTable(_COMMIT_HEADS, entries, names=3)
 

@@ -24,8 +24,8 @@ from graphflops.render.formats import DOCUMENTS
 from graphflops.render.html.fragment import escaped as html_escaped, page, table as html_table
 from graphflops.render.ledger import Group, Ledger, Tree
 from graphflops.render.table import Page
-from graphflops.render.tables import Entry, Listing, TextTable, listing as cells, tables
-from graphflops.render.text import inert, safe, shortened
+from graphflops.render.tables import tables
+from graphflops.render.text import Entry, Listing, TextTable, inert, safe, shortened
 from graphflops.report import Cut, Report
 
 _WIDEST = 200  # characters of a formula shown
@@ -36,13 +36,9 @@ _LINKED = re.compile(r"@|#(?=\d)|\bGH-(?=\d)|:(?=//)|\bwww(?=\.)", re.IGNORECASE
 
 
 def report_markdown(
-    report: Report,
-    *,
-    by: Cut | None = None,
-    depth: int | None = None,
-    top: int | None = None,
+    report: Report, *, by: Cut | None = None, depth: int | None = None, top: int | None = None,
     verbose: bool = False,
-) -> str:
+) -> str:  # fmt: skip
     """Totals, where the work is, what is unknown; the same choices as in the table for a terminal."""
     ledger = Ledger(report, formula_width=_WIDEST)
     parts = [f"## {escaped(summary.title(report))}\n\n{escaped(summary.headline(report))}\n"]
@@ -115,7 +111,7 @@ class Document(Record, frozen=True):
 
 def of_listing(found: Listing) -> Document:
     """A table of names, or of figures."""
-    return Document([cells(found)], exact=lambda: found)
+    return Document([found.table()], exact=lambda: found)
 
 
 def document(value: object, **options: Any) -> Document:

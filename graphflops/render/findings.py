@@ -13,10 +13,10 @@ from graphflops.base.units import in_parentheses, measured, memory, number, numb
 from graphflops.dims import Dim, evaluate, total
 from graphflops.render import formats
 from graphflops.render.document import drawn, escaped, fitted, quantity
+from graphflops.render.html.fragment import escaped as html, table as html_table
 from graphflops.render.summary import conclusion, counted, state
 from graphflops.render.table import Page
-from graphflops.render.tables import Entry, TextTable
-from graphflops.render.text import assumptions, count_of, inert, safe
+from graphflops.render.text import Entry, TextTable, assumptions, count_of, inert, safe
 from graphflops.report.findings import SEVERITIES, Finding, Findings, LimitResult, ModelFindings
 from graphflops.tensor import grouped
 
@@ -143,13 +143,9 @@ def _code(findings: Sequence[Finding], shares: Shares, top: int | None, is_audit
 
 
 def table(
-    found: Findings,
-    *,
-    top: int | None = None,
-    statistics: bool = False,
-    width: int = 120,
+    found: Findings, *, top: int | None = None, statistics: bool = False, width: int = 120,
     color: bool = False,
-) -> str:
+) -> str:  # fmt: skip
     """The findings of each model by code. top: lines of one code. statistics: a line for each code instead."""
     page = Page(width, color)
     if statistics:
@@ -216,8 +212,6 @@ def _in_markdown(section: _Section) -> Iterator[tuple[str, int]]:
 
 def fragment(found: Findings) -> str:
     """The same for a notebook."""
-    from graphflops.render.html.fragment import escaped as html, table as html_table
-
     parts = [f"<p><b>{html(conclusion(found.models))}</b></p>"]
     for section in (_Section(model, found, None) for model in found.models):
         parts.append(f"<p><b>{html(section.model.model)}</b>: {html(section.state + section.saving)}</p>")
@@ -289,7 +283,6 @@ def _wire(finding: Finding, model: ModelFindings) -> dict[str, Any]:
 
 
 def _limit_wire(limit: LimitResult) -> dict[str, Any]:
-    """A limit for programs; times in seconds."""
     measured, most = (
         count / _SECOND if count is not None and limit.unit == "ns" else count
         for count in (limit.measured, limit.most)

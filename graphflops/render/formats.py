@@ -1,7 +1,4 @@
-"""The output formats, one row each: which classes a format renders, by which function, and which options that takes.
-
-A new format is a file with a function and a row here. The command line, suffixes of files and errors follow from the row.
-"""
+"""The output formats, one row each: which classes a format renders, by which function, and which options that takes."""
 
 from __future__ import annotations
 
@@ -47,7 +44,6 @@ class Format(Record, frozen=True):
     name: str
     suffixes: tuple[str, ...]  # of files that are written in it unless --format says otherwise
     renderers: Mapping[str, Renderer] = field(default_factory=dict)  # by the name of the class rendered
-    binary: bool = False  # the functions return bytes, which are not printed on a terminal
 
 
 # By the name of a class, the function that makes the document of one, which each of these formats writes.
@@ -118,14 +114,14 @@ FORMATS = (
     }),
     Format("sarif", (".sarif",), {"Findings": _by("sarif:sarif", ("locate",))}),
     Format("speedscope", (), {"Report": _by("viewers:speedscope")}),
-    Format("memory-snapshot", (".pickle", ".pkl"), {"Report": _by("memory:snapshot")}, binary=True),
+    Format("memory-snapshot", (".pickle", ".pkl"), {"Report": _by("memory:snapshot")}),
     Format("llm-d-inference-sim", (), {"Serving": _by("serving:llm_d_inference_sim")}),
     Format("chrome-trace", (), {
         "Report": _by("viewers:chrome_trace"), "Plan": _by("plan:chrome_trace"),
     }),
     Format("chakra", (".et",), {
         "Report": _by("chakra:chakra"), "Plan": _by("plan:chakra", ("rank",)),
-    }, binary=True),
+    }),
     Format("dot", (".dot", ".gv"), {
         "Report": _by("graph:dot_of_report", ("depth",)),
         "Answer": _by("graph:dot"),
@@ -150,13 +146,11 @@ def chosen(kind: str, form: str | None, output: str | os.PathLike[str] | None) -
     if form is not None:
         return form
     suffix = os.path.splitext(output or "")[1].lower()
-    by_suffix = (one for one in FORMATS if suffix in one.suffixes)
-    found = next((one.name for one in by_suffix if kind in one.renderers), None)
-    if found is None and output is not None and suffix not in ("", *_PLAIN):
-        known = ", ".join(suffix for one in FORMATS if kind in one.renderers for suffix in one.suffixes)
+    known = {suffix: one.name for one in FORMATS if kind in one.renderers for suffix in one.suffixes}
+    if output is not None and suffix not in ("", *_PLAIN, *known):
         what = f"{suffix} is the suffix of no format for {RENDERED[kind]}"
-        raise OptionError(f"{shown(os.fspath(output))}: {what}: use {known}, or --format")
-    return found or names(kind)[0]
+        raise OptionError(f"{shown(os.fspath(output))}: {what}: use {', '.join(known)}, or --format")
+    return known.get(suffix) or names(kind)[0]
 
 
 def save(value: object, path: str | os.PathLike[str], form: str | None = None, **options: object) -> None:

@@ -14,8 +14,7 @@ from graphflops.render.document import Document
 from graphflops.render.picture.nest import Sheet, flat
 from graphflops.render.picture.svg import WORDS, Face, carried, faces, page, quantity, svg as picture, whole
 from graphflops.render.summary import title
-from graphflops.render.tables import Listing, listing as as_table
-from graphflops.render.text import count_of, safe
+from graphflops.render.text import Listing, count_of, safe
 from graphflops.report import Report
 from graphflops.structure.answer import Answer, Cuts, Part, Unused, ask
 from graphflops.structure.queries import Bottlenecks, CriticalPath, cost, part
@@ -40,7 +39,7 @@ Rows = list[tuple[str | float, ...]]
 def document(answer: Answer, *, top: int | None = None) -> Document:
     """The answer in words and as a table of so many lines; for a spreadsheet all lines, numbers unrounded."""
     found, (first, *others) = listing(answer, exact=False), sentences(answer)
-    lines = [as_table(_first(found, top or _TOP))] if found.rows else []
+    lines = [_first(found, top or _TOP).table()] if found.rows else []
     return Document(lines, others, first, exact=lambda: listing(answer, exact=True))
 
 
@@ -121,7 +120,6 @@ def _unknown(calls: int) -> list[str]:
 
 
 def _nodes(graph: networkx.MultiDiGraph, nodes: Iterable[str], exact: bool) -> Listing:
-    """A line for each node: what it costs, and what it reads."""
     quantities = {"flops": "FLOPs", "bytes": "bytes", "parameters": "params"}
     quantities |= {"time": "time"} if "total_time" in graph.graph else {}
     rows: Rows = []

@@ -146,6 +146,7 @@ class TreeModule(ModuleNode):
     """A module with the calls made in itself, by kind."""
 
     own: Counts = field(default_factory=dict)
+    shape: int = -1  # the number of all that are equal, submodules included
 
 
 Totals = tuple[Counts, int]  # calls by kind, and parameters
@@ -167,7 +168,6 @@ class Tree:
         self.ledger = ledger
         self.shapes: dict[Hashable, int] = {}  # by types, names, costs and parameters, submodules included
         self.totals: list[Totals] = []  # by number of the shape
-        self.shape_of: dict[TreeModule, int] = {}
         root = self.root = TreeModule("", "", type=report.modules.get("", ""))
         by_path = self.by_path = {"": root}
         works = [idle or one.state == "unknown" or bool(one.forward or one.backward) for one in ledger.kinds]
@@ -193,14 +193,14 @@ class Tree:
         return lines
 
     def weight(self, module: TreeModule) -> tuple[int, ...]:
-        return self.ledger.weight(self.ledger.group(self.totals[self.shape_of[module]][0]))
+        return self.ledger.weight(self.ledger.group(self.totals[module.shape][0]))
 
     def paths(self, depth: int | None = None) -> Iterator[Line]:
         """Every module by itself, nothing folded, paths of at most `depth` components."""
         waiting = [(self.root, 0)]
         while waiting:
             module, level = waiting.pop()
-            counts, parameters = self.totals[self.shape_of[module]]
+            counts, parameters = self.totals[module.shape]
             yield Line(level, module.name, module.path, module.type, parameters, self.ledger.group(counts))
             if depth is None or level < depth:
                 waiting += [(child, level + 1) for child in reversed(module.children.values())]
@@ -213,14 +213,14 @@ class Tree:
         if number == len(self.totals):
             own = (module.own, module.parameters)
             self.totals.append(_together([own, *(self.totals[child] for _, child in children)]))
-        self.shape_of[module] = number
+        module.shape = number
         return number
 
     def _lines(self, depth: int, most: int | None) -> Iterator[Line]:
         group = self.ledger.group
         for level, label, path, members, _, is_rest in placed([self], most or _CHILDREN, depth):
             modules = [module for (module,) in members if module is not None]
-            totals = [self.totals[self.shape_of[module]] for module in modules]
+            totals = [self.totals[module.shape] for module in modules]
             if is_rest:
                 counts, held = _together(totals)
                 yield Line(level, label, path, "", held, group(counts))
@@ -312,8 +312,7 @@ class _Folder:
         names = dict.fromkeys(name for module in member if module is not None for name in module.children)
         for name in names:
             (child,) = _children([member], [name])
-            pairs = zip(self.trees, child, strict=True)
-            shapes = tuple(-1 if module is None else tree.shape_of[module] for tree, module in pairs)
+            shapes = tuple(-1 if module is None else module.shape for module in child)
             groups.setdefault((shapes, None if is_index(name) else name), []).append(name)
         return list(groups.values())
 

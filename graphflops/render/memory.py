@@ -11,11 +11,12 @@ from graphflops.derived.items import outside_of_calls
 from graphflops.dims import Dim, total
 from graphflops.errors import ModelError, OptionError
 from graphflops.memory.allocator import BEFORE, OPTIMIZER, Allocator, Block, moments, replay, without_value
-from graphflops.memory.ledger import is_alive
+from graphflops.memory.ledger import is_alive, peak_moment
 from graphflops.render import summary
-from graphflops.render.text import Numbers, count_of, listed, operator_name, safe
+from graphflops.render.text import Entry, Numbers, TextTable, count_of, listed, operator_name, safe
 from graphflops.render.time import LEAST_SHARE, communication, limits, rates
-from graphflops.report import ENTRIES, LASTING, Exchange, Held, HeldKind, PhaseMemory, Report, Timeline
+from graphflops.report import Exchange, PhaseMemory, Report, phases_of
+from graphflops.report.timeline import ENTRIES, LASTING, Held, HeldKind, Timeline
 from graphflops.tensor import grouped
 from graphflops.training import Training
 
@@ -60,13 +61,15 @@ def described(report: Report) -> str:
     return f"{report.execution}{step}"
 
 
-def parts(report: Report, numbers: Numbers) -> Iterator[tuple[str, ...]]:
+def parts(report: Report, numbers: Numbers) -> TextTable:
     """A line for each part of the ledger that is not zero everywhere, with a figure for each phase."""
+    entries = []
     for name in PARTS:
         sizes: list[Dim | None] = [getattr(entry, name) for entry in report.memory_use]
         if any(size != 0 for size in sizes):
             told = ["?" if size is None else amount(report, name, size, numbers) for size in sizes]
-            yield (label(name), *told)
+            entries.append(Entry([label(name), *told]))
+    return TextTable(("device memory", *(entry.phase for entry in report.memory_use)), entries)
 
 
 def amount(report: Report, name: str, size: Dim, numbers: Numbers) -> str:
@@ -79,7 +82,7 @@ def label(name: str) -> str:
     return "total on the device" if name == "device_total" else name.replace("_", " ")
 
 
-def peak_line(report: Report, entry: PhaseMemory, moment: int) -> str:
+def _peak_line(report: Report, entry: PhaseMemory, moment: int) -> str:
     """Where a phase has its peak. moment: of the peak."""
     turn = entry.timeline.gradients_from
     if entry.timeline.rows[moment] == OPTIMIZER:
@@ -101,10 +104,9 @@ def folded(timeline: Timeline) -> Timeline:
     return Timeline(timeline.rows, tuple(held), timeline.gradients_from)
 
 
-def at_peak(
-    report: Report, entry: PhaseMemory, numbers: Numbers, moment: int
-) -> Iterator[tuple[str, str, str, str]]:
-    """The largest tensors at a phase's peak: name, kind, where made, bytes; those of equal layers are one line."""
+def at_peak(report: Report, entry: PhaseMemory, numbers: Numbers) -> TextTable:
+    """The largest tensors alive at the peak of a phase; those of equal layers are one line."""
+    moment = peak_moment(entry.timeline, report.values)
     alive = [held for held in folded(entry.timeline).held if is_alive(held, moment)]
     calls = {held.name: summary.user_call(held.name) for held in alive}
     makers = {row.node: row for row in report.rows if row.node in calls.values()}
@@ -116,16 +118,20 @@ def at_peak(
         alike.setdefault((held.kind, *(made or (held.name,))), []).append(held)
     groups = [(total(one.bytes for one in group), group) for group in alike.values()]
     groups.sort(key=lambda item: -(numbers.value(item[0]) or 0))
+    entries = []
     for size, group in groups[:_LARGEST]:
         names = [calls[one.name] for one in sorted(group, key=lambda one: one.first)]
         rows = [makers[name] for name in names if name in makers]
         more = f" and {len({*names}) - 1:,} more" if len({*names}) > 1 else f" (x{len(group)})"
         place = numbered([row.module or row.source for row in rows]) if rows else ""
         name = safe(names[0]) + (more if len(group) > 1 else "")
-        yield name, _KINDS.get(group[0].kind, ""), safe(place), numbers.memory(size)
+        entries.append(Entry([name, _KINDS.get(group[0].kind, ""), safe(place), numbers.memory(size)]))
     rest = [one for _, group in groups[_LARGEST:] for one in group]
     if rest:
-        yield f"… {len(rest):,} more", "", "", numbers.memory(total(one.bytes for one in rest))
+        left = numbers.memory(total(one.bytes for one in rest))
+        entries.append(Entry([f"… {len(rest):,} more", "", "", left]))
+    title = f"at the peak of {entry.phase}: {_peak_line(report, entry, moment)}"
+    return TextTable(("held", "what", "where", "bytes"), entries, 3, title)
 
 
 _OPTIMIZERS = {"sgd": "SGD", "momentum": "SGD with momentum", "adamw": "AdamW", "none": "no optimizer"}
@@ -180,23 +186,23 @@ def mesh_facts(report: Report, numbers: Numbers) -> Iterator[tuple[str, str]]:
         yield "collectives by axis", "; ".join(texts)
 
 
-def exchanges(report: Report, numbers: Numbers) -> tuple[tuple[str, ...], list[list[str]]]:
-    """Heads, and a line for each kind of collective by axis, phase and module without numbers; times if known."""
+def exchanges(report: Report, numbers: Numbers) -> TextTable:
+    """A line for each kind of collective by axis, phase and module without numbers; times if known."""
     alike = grouped(
         ((each.axis, each.op, unnumbered(each.module), each.phase), each) for each in report.exchanges
     )
-    lines = []
+    entries = []
     for group in alike.values():
         modules = numbered([exchange.module for exchange in group])
         calls, sent = sum(each.calls for each in group), total(each.bytes for each in group)
         what = [_axis(group[0].axis), operator_name(group[0].op), safe(modules), group[0].phase]
-        lines.append([*what, f"{calls:,}", numbers.memory(sent), *(_times(group) if report.device else ())])
+        times = _times(group) if report.device else ()
+        entries.append(Entry([*what, f"{calls:,}", numbers.memory(sent), *times]))
     timed = ("time", "exposed") if report.device else ()
-    return ("axis", "collective", "module", "phase", "calls", "sent", *timed), lines
+    return TextTable(("axis", "collective", "module", "phase", "calls", "sent", *timed), entries, 4)
 
 
 def _times(exchanges: Sequence[Exchange]) -> list[str]:
-    """How long collectives run, and how long nothing else does."""
     return [seconds(sum(one.seconds for one in exchanges)), seconds(sum(one.exposed for one in exchanges))]
 
 
@@ -247,7 +253,7 @@ def device_of(report: Report) -> dict[str, Any] | None:
     outside = sum(outside_of_calls(report).values()) * micro_steps
     whole_name = "forward" if report.step_time is None else "step"
     times = {}
-    for name, totals in summary.phases(report).items():
+    for name, totals in phases_of(report).items():
         if time := totals.time:
             rest, limited = outside if name == whole_name else 0.0, limits(time)
             limited += f"; {seconds(rest)} outside of calls" if rest > LEAST_SHARE * time.seconds else ""

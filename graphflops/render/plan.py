@@ -15,8 +15,7 @@ from graphflops.planning.plan import Plan, Refused
 from graphflops.planning.timeline import Event, timeline
 from graphflops.render import chakra as chakras
 from graphflops.render.document import Document
-from graphflops.render.tables import Entry, Listing, TextTable
-from graphflops.render.text import safe
+from graphflops.render.text import Entry, Listing, TextTable, safe
 from graphflops.render.viewers import complete, meta, trace
 
 _AXES = (
@@ -121,7 +120,6 @@ def _reason(found: Plan, one: Refused) -> str:
 
 
 def _hosted(step: Step) -> dict[str, Any]:
-    """A step with its optimizer's state in the host's memory."""
     sizes = {"bytes": step.memory.total, "host_bytes": step.costs.state()}
     return {"layout": asdict(step.layout), "seconds": step.seconds, **sizes}
 

@@ -12,9 +12,8 @@ from graphflops.fitting.cells import QUANTITIES, Cell, KvCache, known_of
 from graphflops.fitting.fits import Fits, Verdict
 from graphflops.render import summary
 from graphflops.render.document import Document
-from graphflops.render.memory import PARTS, amount, described, label
-from graphflops.render.tables import Entry, Listing, TextTable, at_peak, listing as as_table
-from graphflops.render.text import Numbers, safe
+from graphflops.render.memory import PARTS, amount, at_peak, described, label
+from graphflops.render.text import Entry, Listing, Numbers, TextTable, safe
 from graphflops.report.size_names import together
 from graphflops.serving.plan import Replicas, Replication, Serving
 
@@ -85,7 +84,6 @@ def verdict(found: Fits) -> str:
 
 
 def _as_far(found: Fits) -> str:
-    """What stands after a yes where the program may need more than is known."""
     return ", as far as is known" if found.is_lower_bound or found.doubt else ""
 
 
@@ -259,7 +257,7 @@ def tables(plan: Serving) -> Iterator[TextTable]:
         limited = "beyond the table" if knee is None else f"batch {knee:,}"
         fits.append(Entry([f"{length:,}", memory(plan.kept_by(length)), f"{most:,}", limited]))
     yield TextTable(("context", "a request keeps", "requests that fit", "arithmetic limits from"), fits, 0)
-    yield as_table(steps(plan, exact=False))
+    yield steps(plan, exact=False).table()
     if plan.loads:
         waits = [("first token", plan.limits.first), ("each token", plan.limits.each)]
         said = " and ".join(f"{what} within {seconds(most)}" for what, most in waits if most is not None)
@@ -305,7 +303,7 @@ def _words(cell: Cell) -> dict[str, str]:
 
 def replication_document(found: Replication) -> Document:
     """One row for each number of copies and context; what it assumes."""
-    grid, title = as_table(layouts(found.ways, exact=False)), f"{summary.title(found.report)}: copies"
+    grid, title = layouts(found.ways, exact=False).table(), f"{summary.title(found.report)}: copies"
     what = "N x tp=M: N copies, each on M devices that share its layers; requests and tokens/s are those of all copies"
     notes, exact = [what, *(safe(note, 400) for note in found.notes)], lambda: layouts(found.ways, exact=True)
     return Document([grid], notes, replication_headline(found), exact, title=title)

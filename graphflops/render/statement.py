@@ -12,9 +12,7 @@ from msgspec.structs import asdict
 from graphflops.base.units import number, parameters, power
 from graphflops.errors import OptionError
 from graphflops.render import document as documents
-from graphflops.render.document import Document
-from graphflops.render.tables import Entry, Listing, TextTable
-from graphflops.render.text import inert, safe
+from graphflops.render.text import Entry, Listing, TextTable, inert, safe
 from graphflops.statements.figures import Flops, Interval
 from graphflops.statements.statement import Statement
 
@@ -26,7 +24,7 @@ CONVENTIONS = {  # by field of Flops: its name, its formula, and where it parts 
 }  # fmt: skip
 
 
-def document(found: Statement) -> Document:
+def document(found: Statement) -> documents.Document:
     """What the run cost, thresholds, assumptions; for programs as docs/statement.schema.json describes it."""
     figures = [safe(f"{name}: {value}", 2000) for name, value in facts(found)]
     title = f"{found.model}: compute statement"
@@ -35,7 +33,9 @@ def document(found: Statement) -> Document:
         for one in found.stages
     ]
     parts = (tables(found), figures, headline(found))
-    return Document(*parts, lambda: Listing.of(stages), lambda: found, title=title, lists=lists(found))
+    return documents.Document(
+        *parts, lambda: Listing.of(stages), lambda: found, title=title, lists=lists(found)
+    )
 
 
 def markdown(found: Statement) -> str:
@@ -99,7 +99,6 @@ def tables(found: Statement) -> Iterator[TextTable]:
 
 
 def _figures(flops: Flops, at_least: bool, tokens: int = 0) -> Iterator[str]:
-    """FLOPs by convention, of each token where a number of them is given."""
     for field in CONVENTIONS:
         count: float = getattr(flops, field)
         yield ">= " * at_least + (number(round(count / tokens)) if tokens else power(count))

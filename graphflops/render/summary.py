@@ -16,7 +16,7 @@ from graphflops.errors import elided
 from graphflops.open_sizes import is_computed, of_report
 from graphflops.render.ledger import Ledger, traffic
 from graphflops.render.text import Numbers, count_of, listed, occurrences, safe, short_type
-from graphflops.report import Report, SymbolInfo, Totals
+from graphflops.report import Report, SymbolInfo
 from graphflops.report.findings import SEVERITIES, Finding, ModelFindings
 from graphflops.report.size_names import alike, collapsed, in_prose, named, pattern_of, span
 
@@ -58,12 +58,6 @@ def headline(report: Report) -> str:
         f"{memory(report.buffer_bytes)} buffers" if report.buffer_bytes else "",
     ]
     return " · ".join(part for part in parts if part)
-
-
-def phases(report: Report) -> dict[str, Totals]:
-    """The totals of the forward, of the other phases of a training step, and of the whole step, by name."""
-    parts = {"forward": report.totals, "backward": report.backward, "optimizer": report.optimizer}
-    return {name: part for name, part in (parts | {"step": report.step()}).items() if part is not None}
 
 
 def sizes(report: Report) -> list[tuple[str, str]]:
@@ -280,14 +274,12 @@ def located(report: Report, node: str) -> str:
     """Where the user finds a node, which may be part of a call: its module and source line, else its own name."""
     names = (node, user_call(node)) if node else ()
     row = next((row for name in names for row in report.rows if row.node == name), None)
-    if row is not None and report.origin.format == "recorded":
-        source = f" ({safe(row.source, 80)})" if row.source else ""
-        return f"{safe(row.module or row.op, 80)} of the {row.phase}{source}"
     if row is None:
         return safe(node, 80)
-    source = safe(row.source, 80)
     place = safe(row.module or row.node, 80)
-    return f"{place} ({source})" if source else place
+    if report.origin.format == "recorded":
+        place = f"{safe(row.module or row.op, 80)} of the {row.phase}"
+    return f"{place} ({safe(row.source, 80)})" if row.source else place
 
 
 def unknown(report: Report) -> str:

@@ -11,8 +11,8 @@ from graphflops.cost import CONVENTIONS
 from graphflops.errors import elided
 from graphflops.render import summary
 from graphflops.render.ledger import Ledger
-from graphflops.render.tables import TextTable, tables
-from graphflops.render.text import columns, shortened, told_apart
+from graphflops.render.tables import tables
+from graphflops.render.text import TextTable, columns, shortened, told_apart
 from graphflops.report import Cut, Report
 
 _MARGIN = 2

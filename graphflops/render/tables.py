@@ -3,65 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from graphflops.attention import AttentionUse
 from graphflops.base.patterns import DEEPEST, is_within, modules_around
-from graphflops.base.record import Record
 from graphflops.base.units import numbered, parameters, seconds
 from graphflops.cost import REPORTED
 from graphflops.dims import evaluate
-from graphflops.render import summary
 from graphflops.render.ledger import Group, Ledger, Tree, traffic
-from graphflops.render.text import Numbers, operator_name, safe, short_type
-from graphflops.report import Cut, PhaseMemory, Report, Row
+from graphflops.render.text import Entry, Numbers, TextTable, operator_name, safe, short_type
+from graphflops.report import Cut, Report, Row, phases_of
 from graphflops.report.size_names import named
 from graphflops.tensor import TensorType, grouped
-
-
-class Listing(Record, frozen=True):
-    """Heads and rows. figures: the columns hold figures, which stand on the right; else names."""
-
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str | float]]
-    figures: bool = False
-
-    @classmethod
-    def of(cls, rows: Sequence[Mapping[str, Any]], heads: Sequence[str] = ()) -> Listing:
-        """Figures by name. heads: where there are no rows."""
-        return cls([*(rows[0] if rows else heads)], [[*row.values()] for row in rows], figures=True)
-
 
 _OPERATORS = 8  # lines of the table of operators under the tree
 _WHOLE = [quantity for quantity in REPORTED if not quantity.part_of and quantity.name != "macs"]
 _LINES = 25  # lines of a table that the user chose
-
-
-class Entry(Record, frozen=True):
-    """A line of a table."""
-
-    cells: Sequence[str]
-    level: int = 0  # how far in the first cell stands
-    path: str = ""  # of a module, which stands there instead in a format that has no indentation
-    alarming: bool = False
-
-
-class TextTable(Record, frozen=True):
-    """A table. The first `names` columns hold names, the others figures. title: a line above it."""
-
-    heads: Sequence[str]
-    entries: Sequence[Entry]
-    names: int = 1
-    title: str = ""
-
-
-def listing(listing: Listing) -> TextTable:
-    """A table of names only, or of figures only."""
-    entries = [Entry([safe(str(cell)) for cell in row]) for row in listing.rows]
-    return TextTable(listing.heads, entries, 0 if listing.figures else len(listing.heads))
 
 
 def tables(
@@ -80,13 +40,11 @@ def tables(
     if by is None and (report.memory_use or report.exchanges):
         from graphflops.render import memory
 
-        if phases := report.memory_use:
-            held = [Entry([*line]) for line in memory.parts(report, ledger.numbers)]
-            yield TextTable(("device memory", *(entry.phase for entry in phases)), held)
-            yield at_peak(report, phases[-1], ledger.numbers)
+        if report.memory_use:
+            yield memory.parts(report, ledger.numbers)
+            yield memory.at_peak(report, report.memory_use[-1], ledger.numbers)
         if report.exchanges:
-            heads, lines = memory.exchanges(report, ledger.numbers)
-            yield TextTable(heads, [Entry(line) for line in lines], 4)
+            yield memory.exchanges(report, ledger.numbers)
     if by in (None, "module"):
         yield _modules(report, ledger, DEEPEST if verbose and depth is None else depth, top, verbose)
     if by in (None, "op"):
@@ -99,12 +57,11 @@ def tables(
     if report.device:
         from graphflops.render import time
 
-        heads, lines = time.table(report, by, top)
-        yield TextTable(heads, [Entry(line) for line in lines])
+        yield time.table(report, by, top)
 
 
 def _phases(report: Report, numbers: Numbers) -> TextTable:
-    phases = summary.phases(report)
+    phases = phases_of(report)
     leasts = {**dict.fromkeys(phases, ">= " if report.coverage.unknown else ""), "optimizer": ""}
     shown = [q for q in _WHOLE if not q.is_rare or any(getattr(t.cost, q.name) != 0 for t in phases.values())]
     entries = []
@@ -120,29 +77,13 @@ def _phases(report: Report, numbers: Numbers) -> TextTable:
     return TextTable(heads, entries)
 
 
-def at_peak(report: Report, entry: PhaseMemory, numbers: Numbers) -> TextTable:
-    """The largest tensors alive at the peak of a phase."""
-    from graphflops.memory.ledger import peak_moment
-    from graphflops.render import memory
-
-    moment = peak_moment(entry.timeline, report.values)
-    held = [Entry([*line]) for line in memory.at_peak(report, entry, numbers, moment)]
-    title = f"at the peak of {entry.phase}: {memory.peak_line(report, entry, moment)}"
-    return TextTable(("held", "what", "where", "bytes"), held, 3, title)
-
-
 def _modules(report: Report, ledger: Ledger, depth: int | None, top: int | None, verbose: bool) -> TextTable:
     lines = Tree(report, ledger).lines(depth, top)
-    whole = lines[0].group
-    heads: tuple[str, ...] = ()
-    shapes: list[list[str]] = [[] for _ in lines]
-    if verbose:
-        paths = [line.first for line in lines]
-        found, nothing = layer_shapes(report), LayerShapes()
-        known = (nothing if path is None else found.get(path, nothing) for path in paths)
-        heads, shapes = HEADS, [[_text(report, tensor) for tensor in shapes] for shapes in known]
-    entries = []
-    for line, cells in zip(lines, shapes, strict=True):
+    whole, entries, nothing = lines[0].group, [], LayerShapes()
+    found, heads = (layer_shapes(report), HEADS) if verbose else ({}, ())
+    for line in lines:
+        shapes = nothing if line.first is None else found.get(line.first, nothing)
+        cells = [_text(report, tensor) for tensor in shapes] if verbose else []
         group, kind = line.group, safe(short_type(line.type)) if line.level else ""
         held = parameters(line.parameters) if line.parameters else ""
         moved = _known(group, ledger.numbers.memory(traffic(group.cost)))
@@ -177,23 +118,24 @@ def _attentions(report: Report, numbers: Numbers, most: int) -> TextTable:
     """One line for all equal attentions, in program order of the first."""
     alike = grouped((replace(use, calls=(), module="", source=""), use) for use in report.attentions)
     groups = list(alike.items())
-    in_blocks = any(use.partial_blocks is not None for use, _ in groups)
-    chosen = any(use.kernel for use, _ in groups)
-    heads = ["attention", "layers", "heads", "kv heads", "q x k", "width", "mask", "FLOPs"]
-    heads += ["visible", "scores moved", "KV bytes"]
-    heads += [*(["partial + full blocks"] if in_blocks else []), "operator"]
-    heads += ["kernel"] if chosen else []
-    rows = [_attention(use, group, numbers, in_blocks, chosen) for use, group in groups[:most]]
+    rows = [_attention(use, group, numbers) for use, group in groups[:most]]
     rest = sum(len(group) for _, group in groups[most:])
     if rest:
-        rows.append([f"… {rest:,} more", *[""] * (len(heads) - 1)])
-    kept = [i for i in range(len(heads)) if not rows or any(row[i] for row in rows)]
-    return TextTable([heads[i] for i in kept], [Entry([row[i] for i in kept]) for row in rows])
+        rows.append([f"… {rest:,} more", *[""] * (len(_ATTENTION) - 1)])
+    # A column that no line fills is left out; without any line, those that few programs have.
+    known = zip(*rows, strict=True) if rows else [[head not in _RARE] for head in _ATTENTION]
+    kept = [place for place, column in enumerate(known) if any(column)]
+    return TextTable([_ATTENTION[i] for i in kept], [Entry([row[i] for i in kept]) for row in rows])
 
 
-def _attention(
-    use: AttentionUse, group: Sequence[AttentionUse], numbers: Numbers, in_blocks: bool, chosen: bool
-) -> list[str]:
+_RARE = ("partial + full blocks", "kernel")
+_ATTENTION = (
+    "attention", "layers", "heads", "kv heads", "q x k", "width", "mask", "FLOPs", "visible", "scores moved",
+    "KV bytes", "partial + full blocks", "operator", "kernel",
+)  # fmt: skip
+
+
+def _attention(use: AttentionUse, group: Sequence[AttentionUse], numbers: Numbers) -> list[str]:
     count = len(group)
     place = numbered([each.module or each.source or each.calls[0] for each in group])
     heads, kv_heads, queries, keys, *widths = (
@@ -205,9 +147,9 @@ def _attention(
     blocks = [x for x in (use.partial_blocks, use.full_blocks) if x is not None]
     shape = (heads, kv_heads, f"{queries} x {keys}", "/".join(dict.fromkeys(widths)), _mask(use))
     work = (numbers.count(use.flops * count), visible, scores, numbers.memory(use.kv_bytes * count))
-    tiles = [" + ".join(numbers.count(x * count) for x in blocks)] * in_blocks
+    tiles = " + ".join(numbers.count(x * count) for x in blocks)
     called = operator_name(use.op) or f"{len(group[0].calls)} calls"
-    return [safe(place), f"{count:,}", *shape, *work, *tiles, called, *([_kernel(use)] if chosen else [])]
+    return [safe(place), f"{count:,}", *shape, *work, tiles, called, _kernel(use)]
 
 
 def _kernel(use: AttentionUse) -> str:
@@ -229,7 +171,6 @@ def _work_heads(ledger: Ledger) -> tuple[str, ...]:
 
 
 def _work(group: Group, whole: Group, ledger: Ledger) -> list[str]:
-    """FLOPs, of each phase where there are two, and the share of the whole."""
     costs = (group.forward, group.backward) if ledger.phases else (group.forward,)
     figures = [_known(group, ledger.numbers.count(cost.matrix_flops)) for cost in costs]
     share = ledger.numbers.share(group.cost.matrix_flops, whole.cost.matrix_flops)

@@ -1,11 +1,14 @@
-"""Sizes, formulas and other people's names as text: what every renderer shares."""
+"""What every renderer shares: sizes, formulas and other people's names as text, and tables of these."""
+
+from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from types import MappingProxyType
+from typing import Any
 
+from graphflops.base.record import Record
 from graphflops.base.units import memory, number, numbered, percent
 from graphflops.cost import Unit
 from graphflops.dims import Dim, Expr
@@ -16,7 +19,7 @@ from graphflops.report.size_names import alike, named, pattern_of
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 _SUPERSCRIPT, _LOWERED = str.maketrans("0123456789", _RAISED), str.maketrans(_RAISED, "0123456789")
 _SIGN = re.compile(r" [+-] ")
-_OWN: Mapping[str, str] = MappingProxyType({})  # no other names of sizes
+_OWN: Mapping[str, str] = {}  # no other names of sizes
 # Rounds of telling names apart, one for each kind of part that differs, such as layers, then modules in them.
 _TRIES = 3
 _LONGEST = 10_000  # characters of a name looked at, whatever a file holds
@@ -219,3 +222,39 @@ def plain_ascii(text: str) -> str:
     for sign, plain in {"·": "*", "…": "...", "→": "->", "µ": "u"}.items():
         text = text.replace(sign, plain)
     return text.encode("ascii", "backslashreplace").decode()
+
+
+class Entry(Record, frozen=True):
+    """A line of a table."""
+
+    cells: Sequence[str]
+    level: int = 0  # how far in the first cell stands
+    path: str = ""  # of a module, which stands there instead in a format that has no indentation
+    alarming: bool = False
+
+
+class TextTable(Record, frozen=True):
+    """A table. The first `names` columns hold names, the others figures. title: a line above it."""
+
+    heads: Sequence[str]
+    entries: Sequence[Entry]
+    names: int = 1
+    title: str = ""
+
+
+class Listing(Record, frozen=True):
+    """Heads and rows. figures: the columns hold figures, which stand on the right; else names."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str | float]]
+    figures: bool = False
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, Any]], heads: Sequence[str] = ()) -> Listing:
+        """Figures by name. heads: where there are no rows."""
+        return cls([*(rows[0] if rows else heads)], [[*row.values()] for row in rows], figures=True)
+
+    def table(self) -> TextTable:
+        """The table for people."""
+        entries = [Entry([safe(str(cell)) for cell in row]) for row in self.rows]
+        return TextTable(self.heads, entries, 0 if self.figures else len(self.heads))

@@ -10,7 +10,7 @@ from graphflops.base.record import Record
 from graphflops.base.units import interval, number, percent, rate, seconds, starred
 from graphflops.derived.items import cost_per_million, outside_of_calls, throughput
 from graphflops.devices import Device, complete, device, disturbance
-from graphflops.render.text import operator_name, safe
+from graphflops.render.text import Entry, TextTable, operator_name, safe
 from graphflops.report import Cut, Report, Row
 from graphflops.report.timeline import CallTime, PhaseTime
 from graphflops.tensor import grouped
@@ -95,8 +95,8 @@ class _Share(Record, frozen=True):
         return float(sum(map(attrgetter(end), self.times)))
 
 
-def table(report: Report, by: Cut | None, top: int | None) -> tuple[tuple[str, ...], list[list[str]]]:
-    """Heads and lines: where the time goes, by module where nothing else is asked for."""
+def table(report: Report, by: Cut | None, top: int | None) -> TextTable:
+    """Where the time goes, by module where nothing else is asked for."""
     key, kind = _key(report, by), by or "module"
     calls = ((key(row), [one for one in (row.time, row.backward_time) if one]) for row in report.rows)
     groups = grouped((name, times) for name, times in calls if times and name is not None)
@@ -114,17 +114,17 @@ def table(report: Report, by: Cut | None, top: int | None) -> tuple[tuple[str, .
         times = [time for share in others for time in share.times]
         found[most:] = [_Share(f"… {len(others):,} more", sum(share.calls for share in others), times)]
     heads = (f"time by {kind}", "calls", "time", "%", "90 % interval", "limited by")
-    return heads, [_line(share, whole) for share in found]
+    return TextTable(heads, [_line(share, whole) for share in found])
 
 
-def _line(share: _Share, whole: float) -> list[str]:
+def _line(share: _Share, whole: float) -> Entry:
     taken, spread = share.sum(), interval(share.sum("low"), share.sum("high"))
     bounds = Counter[str]()  # seconds by what limits them
     for time in share.times:
         bounds[time.bound] += time.seconds  # type: ignore[assignment]
     bound = max(bounds, key=bounds.__getitem__) if taken else ""
     calls = f"{share.calls:,}" if share.calls else ""
-    return [safe(share.name), calls, seconds(taken), percent(taken, whole), spread, bound]
+    return Entry([safe(share.name), calls, seconds(taken), percent(taken, whole), spread, bound])
 
 
 def _key(report: Report, by: Cut | None) -> Callable[[Row], str | None]:
@@ -148,14 +148,11 @@ def _key(report: Report, by: Cut | None) -> Callable[[Row], str | None]:
 def host_summary(profile: Device) -> str:
     """How fast the CPU beside the device launches kernels, compared with the CPU on which calls' costs were measured."""
     host, reference = profile.host, complete(device("h200")).host
+    lines = [profile.name, _others(profile)]
     if host is None or reference is None or not host.seconds:
-        return f"{profile.name}\n{_others(profile)}\n  host       not measured"
+        return "\n".join([*lines, "  host       not measured"])
     factor = host.seconds["forward.call"] / reference.seconds["forward.call"]
-    lines = [
-        f"{profile.name}",
-        _others(profile),
-        f"  host       {factor:.2f} x the CPU time of the reference, the middle of hosts of an H200",
-    ]
+    lines.append(f"  host       {factor:.2f} x the CPU time of the reference, the middle of hosts of an H200")
     took = host.benchmarks.items()
     lines += [f"    {name.replace('_', ' '):<22} {1e6 * each:8.1f} µs" for name, each in took]
     return "\n".join(lines)

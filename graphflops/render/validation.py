@@ -8,8 +8,7 @@ import msgspec
 from graphflops.base.units import memory, number, seconds
 from graphflops.errors import OptionError
 from graphflops.render.document import Document
-from graphflops.render.tables import Entry, Listing, TextTable
-from graphflops.render.text import count_of, listed, operator_name, safe
+from graphflops.render.text import Entry, Listing, TextTable, count_of, listed, operator_name, safe
 from graphflops.report.size_names import together
 from graphflops.runtime.validation import SCHEMA, NodeResult, Validation
 from graphflops.version import __version__
@@ -82,7 +81,6 @@ def facts(found: Validation) -> Iterator[tuple[str, str]]:
 
 
 def _times(found: Validation) -> Iterator[tuple[str, str]]:
-    """The time of a run, and how well the profile predicts it and its calls."""
     if found.seconds is None:
         return
     text = f"{seconds(found.seconds)} a run"

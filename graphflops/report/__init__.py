@@ -309,14 +309,19 @@ class Report(Rendered, Record, frozen=True):
 
     def to_json(self) -> bytes:
         """The report as JSON, UTF-8, one object; raises nothing."""
-        data: bytes = imported("graphflops.report.as_json:encoded")(self)
-        return data
+        return bytes(imported("graphflops.report.as_json:encoded")(self))
 
     @staticmethod
     def from_json(data: bytes) -> Report:
         """Reads what `to_json` wrote; FileError names the place in the JSON where it is not a report of this schema."""
         report: Report = imported("graphflops.report.as_json:decoded")(data)
         return report
+
+
+def phases_of(report: Report) -> dict[str, Totals]:
+    """The totals of the forward, of the other phases of a training step, and of the whole step, by name."""
+    parts = {"forward": report.totals, "backward": report.backward, "optimizer": report.optimizer}
+    return {name: part for name, part in (parts | {"step": report.step()}).items() if part is not None}
 
 
 def scaled(row: Row, times: Dim, prefix: str) -> Row:

@@ -12,7 +12,7 @@ from graphflops.cost import CONVENTIONS, Cost
 from graphflops.derived.items import cost_per_million, throughput
 from graphflops.errors import DimError, FileError
 from graphflops.graph import Origin
-from graphflops.report import HELD, Coverage, Named, Report, Row, SymbolInfo, Timeline, Totals
+from graphflops.report import HELD, Coverage, Named, Report, Row, SymbolInfo, Timeline, Totals, phases_of
 from graphflops.report.contradictions import diagnostic, saved
 from graphflops.report.timeline import PhaseTime
 from graphflops.tensor import TensorType, dtype_named
@@ -51,11 +51,10 @@ def encoded(report: Report) -> bytes:
 def _stated(report: Report) -> Any:
     """The object that is the report's JSON, with the figures that follow from the rest."""
     document, session, rates = _document(), Session(report.values), throughput(report)
-    phases = {"backward": report.backward, "optimizer": report.optimizer, "step": report.step()}
     totals = {
         name: document.phase(**document.written_totals(session, part, report))
-        for name, part in phases.items()
-        if part is not None
+        for name, part in phases_of(report).items()
+        if name != "forward"
     }
     return document.whole(
         schema=SCHEMA,
@@ -134,8 +133,8 @@ class _Document(msgspec.Struct, frozen=True):
     totals: Any  # of its totals
     phase: Any  # of one phase in these
     keys: list[Key]  # those of the object that stand for one field of the report
-    costs: list[Key]  # those of a phase, like the next two
-    peaks: list[Key]
+    costs: list[Key]  # those of a phase: of its cost, of its other totals, of the report
+    own: list[Key]
     sizes: list[Key]
     cost: Any
     time: Key
@@ -143,9 +142,8 @@ class _Document(msgspec.Struct, frozen=True):
     def written_totals(self, session: Session, totals: Totals, report: Report) -> dict[str, Any]:
         return {
             **written(session, totals.cost, self.costs),
-            **written(session, totals, self.peaks),
+            **written(session, totals, self.own),
             **written(session, report, self.sizes),
-            **written(session, totals, [self.time]),
         }
 
     def read_totals(self, session: Session, found: Any) -> Any:
@@ -178,7 +176,7 @@ def _document() -> _Document:
     rates = Kind(Union[dict[str, float], msgspec.UnsetType])
     rest += [Key(name, "", rates, msgspec.UNSET) for name in ("throughput", "price_of_a_million")]
     whole = declared(Report, [*head, origin, symbols, *middle, *rest], kw_only=True)
-    return _Document(whole, totals, phase, keys, costs, peaks, sizes, cost, time)
+    return _Document(whole, totals, phase, keys, costs, [*peaks, time], sizes, cost, time)
 
 
 def left_out(kind: Kind, empty: Any = None, said: Any = msgspec.UNSET) -> Kind:

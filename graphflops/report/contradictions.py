@@ -2,9 +2,7 @@
 
 A program may record shapes that its operators cannot give, a table of weights may state other sizes than the program, and a
 saved report other totals than its rows. Each is a diagnostic; `--strict` and budgets fail where there is one. They also fail
-where sizes follow from nothing but what the file declares.
-
-Diagnostics: the name of each kind by its stable code.
+where sizes follow from nothing but what the file declares. Also the names of all kinds of diagnostics by their stable codes.
 """
 
 from __future__ import annotations
@@ -115,11 +113,8 @@ def _amounts(report: Report) -> Iterator[tuple[str, Dim]]:
         yield "peak_bytes", phase.peak_bytes
     tensors = [*report.inputs, *(each for row in report.rows for each in (*row.inputs, *row.outputs))]
     for tensor in {id(each.type): each for each in tensors}.values():
-        yield from (
-            (f"a size of {shown(tensor.name, 80)}", size)
-            for size in tensor.type.shape
-            if isinstance(size, int)
-        )
+        fixed = (size for size in tensor.type.shape if isinstance(size, int))
+        yield from ((f"a size of {shown(tensor.name, 80)}", size) for size in fixed)
     for name in HELD:
         yield name, getattr(report, name)
     for entry in report.memory_use:

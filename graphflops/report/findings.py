@@ -120,16 +120,14 @@ class ModelFindings(Record, frozen=True):
     findings: tuple[Finding, ...]
     values: Mapping[str, int] = {}  # sizes at which its costs are given as numbers
     assumed: Mapping[str, int] = {}  # assumed ones, by the names that people read
-    names: Mapping[str, str] = {}  # these names of all sizes
     limits: tuple[LimitResult, ...] = ()  # every limit that a check compared, those that hold too
     whole: tuple[Dim, Dim] = (0, 0)  # FLOPs and bytes of the model; the costs of findings are shares of them
     seconds: float = 0.0  # of a run, where it is predicted
 
     @staticmethod
     def of(model: str, findings: tuple[Finding, ...], report: Report, seconds: float = 0.0) -> ModelFindings:
-        cost, sizes = report.total(), (report.values, report.assumed, report.names)
-        whole = cost.flops, cost.moved_bytes
-        return ModelFindings(model, findings, *sizes, whole=whole, seconds=seconds)
+        whole = report.total().flops, report.total().moved_bytes
+        return ModelFindings(model, findings, report.values, report.assumed, whole=whole, seconds=seconds)
 
 
 class Findings(Rendered, Record, frozen=True):

@@ -154,8 +154,8 @@ def scan(
                 if row["status"] == KNOWN:
                     index = table.known.get((row["sha256"], row["binding"]))
                     if index is not None:
-                        row = {**table.table.slice(index, 1).to_pylist()[0], **row}
-                        row["status"] = table.table.column("status")[index].as_py()
+                        kept = table.table.slice(index, 1).to_pylist()[0]
+                        row = {**kept, **row, "status": kept["status"]}
                 row |= {"options": table.options, "limits": table.limits, "version": tool()}
                 summary.by_status[row["status"]] = summary.by_status.get(row["status"], 0) + 1
                 table.waiting.append(Result(row, result.more))

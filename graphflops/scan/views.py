@@ -15,8 +15,7 @@ from graphflops.budget.measure import UNITS, Limit
 from graphflops.errors import FileError, shown
 from graphflops.render.html.fragment import escaped, inert, page as whole, read
 from graphflops.render.table import Page
-from graphflops.render.tables import Entry, TextTable
-from graphflops.render.text import count_of, safe
+from graphflops.render.text import Entry, TextTable, count_of, safe
 from graphflops.report import HELD
 from graphflops.report.findings import Finding, Findings, ModelFindings
 from graphflops.scan import store

@@ -1,10 +1,8 @@
 """A worker process: reads tasks from its standard input, a line of JSON each, and writes a line with the result of each.
 
 It looks at files of unknown origin, reads them and makes their rows of the tables, and may hang, crash or be killed; the
-process that started it then starts another. No import of pyarrow: worker processes need none.
-
-Neither concurrent.futures nor loky nor Dask end a single task: a process that dies breaks their pool or takes other tasks
-with it, and a thread of Dask cannot be stopped. So a thread, of a local pool or of a Dask worker, has one such process.
+process that started it then starts another. No import of pyarrow: worker processes need none. docs/design.md says why no
+library's pool of processes does.
 """
 
 import contextlib
@@ -30,7 +28,7 @@ from graphflops.cost import REPORTED
 from graphflops.dims import Dim
 from graphflops.errors import FileError, GraphflopsError, LimitError, shown
 from graphflops.loading import analyze
-from graphflops.report import HELD, Named, Report, Totals
+from graphflops.report import HELD, Named, Report, Totals, phases_of
 from graphflops.report.contradictions import contradicted, impossible
 from graphflops.report.findings import SEVERITIES, Finding
 from graphflops.runtime.machine import most_held_bytes
@@ -73,8 +71,7 @@ def answered(task: Task) -> Result:
                 if task.url:
                     fetch(task.url, file)
                 with opened(file) as content:
-                    found = os.fstat(content.fileno())
-                    row = {"bytes": found.st_size, "modified": found.st_mtime_ns}
+                    row = state_of(content.fileno())
                     if row["bytes"] <= (math.inf if task.step == "digest" else _AT_ONCE):
                         digest = hashlib.sha256()
                         while part := content.read(_PART):
@@ -138,14 +135,11 @@ def _row(report: Report, findings: tuple[Finding, ...] | None) -> Row:
         "contradiction": shown(doubt, _TEXT),
         "inputs": [_input(report, named) for named in report.inputs[:_INPUTS]],
         "assumed": [f"{shown(name, 200)}={value}" for name, value in report.assumed.items()],
-        **_totals(report, report.totals, ""),
     }
+    for phase, totals in phases_of(report).items():
+        row |= _totals(report, totals, "" if phase == "forward" else f"{phase}_")
     if problems := impossible(report):
         row |= failed("error", problems[0].code, problems[0].message)
-    for phase in PHASES:
-        totals = report.step() if phase == "step" else getattr(report, phase)
-        if totals is not None:
-            row |= _totals(report, totals, f"{phase}_")
     if findings is not None:
         counts: Counter[str] = Counter(finding.severity for finding in findings)
         row |= {f"audit_{severity}s": counts[severity] for severity in SEVERITIES}
@@ -229,12 +223,12 @@ def _work(report: Report, cost: object) -> Row:
 _TABLES = {"calls": _calls, "modules": _modules, "findings": _findings}
 
 
-def state_of(path: str) -> Row:
+def state_of(file: str | int) -> Row:
     """A file's size and time of change, which show whether it was replaced. FileError if it cannot be read."""
     try:
-        found = os.stat(path)
+        found = os.stat(file)
     except OSError as error:
-        raise FileError(f"{shown(path)}: {error.strerror or error}") from None
+        raise FileError(f"{shown(str(file))}: {error.strerror or error}") from None
     return {"bytes": found.st_size, "modified": found.st_mtime_ns}
 
 

@@ -234,5 +234,4 @@ def predicted_energy(hours: Interval | None, device: Device | None, devices: int
 
 def node_power() -> dict[str, Any]:
     """Power of a node in training over the power limits of its devices, `low` to `high`, and where that is from."""
-    found: dict[str, Any] = msgspec.json.decode((Path(__file__).parent / "power.json").read_bytes())
-    return found
+    return msgspec.json.decode((Path(__file__).parent / "power.json").read_bytes(), type=dict[str, Any])

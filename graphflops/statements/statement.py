@@ -8,7 +8,6 @@ from datetime import date as calendar_date
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from msgspec import structs
 from msgspec.structs import replace
 
 from graphflops.analysis import analyze
@@ -235,7 +234,7 @@ def _stages(
     run += [] if served is None else [Stage("inference", number_of_tokens(served))]
     for place, one in enumerate(run):
         length = one.length or length
-        run[place] = structs.replace(one, length=length)
+        run[place] = replace(one, length=length)
     return run
 
 
@@ -288,7 +287,7 @@ class _Pricing(msgspec.Struct, frozen=True):
             updates=updates,
             hours=predicted_hours(report, runs / self.devices),
         )
-        return _Priced(one, report, structs.replace(found, model=plain.model), cost)
+        return _Priced(one, report, replace(found, model=plain.model), cost)
 
     def report(
         self, one: Stage, program: Graph | Report, axis: str, training: bool | Training, **changed: Any

@@ -15,7 +15,7 @@ from tests.render.reports import decoder
 
 OVER = Finding("GF301", "over-limit", "error", "é" * 900, "make it cheaper")
 NOTE = Finding("GF311", "not-limited", "note", "no limit", "add one")
-CHANGED = ModelChange("lm.pt2", "changed", compared(decoder(3), decoder(4)))
+CHANGED = ModelChange("lm.pt2", compared(decoder(3), decoder(4)))
 
 
 @pytest.mark.parametrize("models", [1, 400])
@@ -54,7 +54,7 @@ def test_the_command_that_mends_a_model_is_offered() -> None:
 
 
 def test_names_of_files_are_shown_as_text() -> None:
-    text = page([ModelChange("<b>@x](y)\n.pt2", "gone")], None, [])
+    text = page([ModelChange("<b>@x](y)\n.pt2")], None, [])
     assert "<b>" not in text
     assert "@x" not in text
 

@@ -14,7 +14,7 @@ import pytest
 
 from graphflops.render import render
 from graphflops.render.formats import names
-from graphflops.render.tables import Listing
+from graphflops.render.text import Listing
 from graphflops.report import Report
 from tests.render.reports import (
     HOSTILE,

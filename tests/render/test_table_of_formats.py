@@ -26,7 +26,7 @@ HOMES = {
     "Findings": "graphflops.report.findings",
     "Fits": "graphflops.fitting.fits",
     "Validation": "graphflops.runtime.validation",
-    "Listing": "graphflops.render.tables",
+    "Listing": "graphflops.render.text",
     "Answer": "graphflops.structure.answer",
     "Statement": "graphflops.statements.statement",
     "Serving": "graphflops.serving.plan",
@@ -97,7 +97,7 @@ def flops(report: Any) -> bytes:
 
 
 def test_a_new_format_is_a_function_and_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    row = Format("flops", (".flops",), {"Report": Renderer(f"{__name__}:flops")}, binary=True)
+    row = Format("flops", (".flops",), {"Report": Renderer(f"{__name__}:flops")})
     monkeypatch.setattr(formats, "FORMATS", (*FORMATS, row))
     report = decoder(1)
     assert render(report, "flops") == flops(report)

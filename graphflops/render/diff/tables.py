@@ -6,16 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from graphflops.base.units import measured
 from graphflops.comparison.causes import added, summed
-from graphflops.comparison.result import WORK, Comparison, Figure, GroupChange
+from graphflops.comparison.result import WORK, Comparison, Figure
 from graphflops.cost import REPORTED
 from graphflops.render.diff.words import NAMES, before_after, delta, fact_words, path_of, share, tag, type_of
 from graphflops.render.formats import UNLIMITED
-from graphflops.render.tables import Entry, TextTable
-from graphflops.render.text import count_of, formula, safe, shortened
+from graphflops.render.text import Entry, TextTable, count_of, formula, safe, shortened
 from graphflops.report import HELD, Grouping
 from graphflops.tensor import grouped
 
 LINES = 25  # default number of lines of a table
+MOVED = "moved_bytes"  # read and written together
+_BYTES = ("read_bytes", "written_bytes")
 _FORMULA = 60
 _NARROWEST = 12  # a column of formulas is not made narrower than this
 # Columns: of the totals, of a module with its leading quantity, of another one.
@@ -23,17 +24,14 @@ _TOTALS, _LEAD, _QUANTITY = (68, 76, 11)
 _PARTS = {quantity.name: quantity.head for quantity in REPORTED if quantity.part_of}
 _LEADS = (*(q.name for q in REPORTED if not q.part_of and q.name != "macs"), "parameters", *_PARTS)
 BRIEF = {
-    "matrix_flops": "FLOPs", "vector_flops": "vector", "traffic": "bytes", "parameters": "params", **_PARTS,
+    "matrix_flops": "FLOPs", "vector_flops": "vector", MOVED: "bytes", "parameters": "params", **_PARTS,
 }  # fmt: skip
 
 
 def tables(
-    comparison: Comparison,
-    by: Grouping | None = None,
-    depth: int | None = None,
-    top: int | None = None,
+    comparison: Comparison, by: Grouping | None = None, depth: int | None = None, top: int | None = None,
     width: int = UNLIMITED,
-) -> Iterator[TextTable]:
+) -> Iterator[TextTable]:  # fmt: skip
     """Totals of every phase, and the differences by module, or by what the user chose.
 
     depth: components of a module's path; what is below adds up. top: lines of the table; the others are one line together.
@@ -44,10 +42,8 @@ def tables(
     most, beside = top or LINES, max(width - _LEAD, 0) // _QUANTITY
     if by in (None, "module") and comparison.modules:
         yield modules(comparison, depth, most, beside)
-    if by == "op" and not comparison.export:
-        yield groups(comparison, comparison.ops, "operator", comparison.unchanged_ops, most, beside)
-    if by == "source":
-        yield groups(comparison, comparison.sources, "source", comparison.unchanged_sources, most, beside)
+    if by == "source" or (by == "op" and not comparison.export):
+        yield groups(comparison, by, most, beside)
 
 
 def totals(comparison: Comparison, phase: str, room: int) -> TextTable:
@@ -88,11 +84,11 @@ def modules(comparison: Comparison, depth: int | None, most: int, quantities: in
     return columns.table(("module", "what"), entries, figures[most:], comparison.unchanged, names=2)
 
 
-def groups(
-    comparison: Comparison, changed: Sequence[GroupChange], head: str, unchanged: int, most: int,
-    quantities: int,
-) -> TextTable:  # fmt: skip
+def groups(comparison: Comparison, by: Grouping, most: int, quantities: int) -> TextTable:
     """Operators or source lines whose work changed."""
+    changed, head, unchanged = comparison.sources, "source", comparison.unchanged_sources
+    if by == "op":
+        changed, head, unchanged = comparison.ops, "operator", comparison.unchanged_ops
     figures = [both(group.figures, group.backward) for group in changed]
     columns = _Columns(comparison, figures, quantities)
     entries = []
@@ -125,20 +121,17 @@ class _Columns:
     """Before, after, delta and percent of the leading quantity that changed, and the deltas of `most` others."""
 
     def __init__(self, comparison: Comparison, figures: Sequence[Mapping[str, Figure]], most: int) -> None:
-        def changed(*names: str) -> bool:
-            return any(name in part and part[name].differs for part in figures for name in names)
-
+        changed = {name for part in figures for name, figure in part.items() if figure.differs}
         self.comparison = comparison
-        self.lead = next((name for name in _LEADS if changed(name)), "matrix_flops")
-        parts = {name: ("read_bytes", "written_bytes") if name == "traffic" else (name,) for name in BRIEF}
-        self.beside = [name for name, of in parts.items() if self.lead not in of and changed(*of)][:most]
+        self.lead = next((name for name in _LEADS if name in changed), "matrix_flops")
+        others = changed - {self.lead, *[MOVED] * (self.lead in _BYTES)}
+        self.beside = [name for name in BRIEF if name in others][:most]
 
     def cells(self, figures: Mapping[str, Figure]) -> list[str]:
         figure = figures[self.lead]
         cells = [*before_after(self.lead, figure), delta(self.lead, figure), share(figure)]
         for name in self.beside:
-            known = figure_of(name, figures) if name in (*figures, "traffic") else None
-            change = "" if known is None else delta("read_bytes" if name == "traffic" else name, known)
+            change = delta(name, figures[name]) if name in figures else ""
             cells.append("" if change == "0" else change)
         return cells
 
@@ -157,21 +150,15 @@ class _Columns:
             figures = ["", "", measured(self.lead, 0), "", *[""] * len(self.beside)]
             entries.append(Entry([label, "", *figures]))
         totals = self.comparison.totals
-        phases = [totals[phase] for phase in ("forward", "backward") if phase in totals]
-        whole = {name: added([phase[name] for phase in phases]) for name in WORK}
-        entries.append(self.entry("total", "", {**whole, "parameters": phases[0]["parameters"]}))
+        phases = (totals[phase] for phase in ("forward", "backward") if phase in totals)
+        whole = both(*({name: phase[name] for name in WORK} for phase in phases))
+        entries.append(self.entry("total", "", whole | {"parameters": totals["forward"]["parameters"]}))
         lead = BRIEF.get(self.lead, NAMES[self.lead])
         of = ("before", "after", lead, "%", *(BRIEF[name] for name in self.beside))
         return TextTable((*heads, *of), entries, names)
 
 
-def figure_of(name: str, figures: Mapping[str, Figure]) -> Figure:
-    """A quantity, or "traffic": bytes read and written together."""
-    return added((figures["read_bytes"], figures["written_bytes"])) if name == "traffic" else figures[name]
-
-
-def both(forward: Mapping[str, Figure], backward: Mapping[str, Figure]) -> Mapping[str, Figure]:
-    """Work of both phases together."""
-    if not backward:
-        return forward
-    return {**forward, **{name: added((forward[name], backward[name])) for name in backward}}
+def both(forward: Mapping[str, Figure], backward: Mapping[str, Figure] = {}) -> dict[str, Figure]:
+    """Work of both phases together, and all bytes that it moves."""
+    found = {**forward, **{name: added((forward[name], backward[name])) for name in backward}}
+    return {**found, MOVED: added([found[name] for name in _BYTES])}

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from graphflops.comparison.causes import summed
 from graphflops.comparison.result import Cause, Comparison, Figure, Fold, GroupChange, ModuleChange, Resized
+from graphflops.cost import REPORTED
 from graphflops.render.diff import words
-from graphflops.render.diff.tables import BRIEF, both, figure_of, tables
+from graphflops.render.diff.tables import BRIEF, MOVED, both, tables
 from graphflops.render.document import escaped, fitted, rows, written
 from graphflops.render.table import Page
-from graphflops.render.tables import Entry, TextTable
-from graphflops.render.text import count_of, listed, safe, short_type, told_apart
-from graphflops.report import HELD, Grouping
+from graphflops.render.text import Entry, TextTable, count_of, listed, safe, short_type, told_apart
+from graphflops.report import Grouping
 from graphflops.report.size_names import alike, collapsed, pattern_of
 
 VISIBLE = 12  # lines that a reader sees before anything is unfolded
@@ -18,13 +18,13 @@ _NARROWEST = 12  # columns of the words, however narrow the screen
 _FEWEST = 3  # causes shown, however many lines come before them
 _PARTS = 4  # modules named in a line
 _SIZES = 2  # changed sizes named in a line
-_BESIDE = ("parameters", "traffic", "vector_flops", "transcendentals", "masked_flops")
+_BESIDE = ("parameters", MOVED, "vector_flops", "transcendentals", "masked_flops")
 
 
 def causes(comparison: Comparison, lines: int, room: int | None = None) -> Iterator[TextTable]:
-    """The table of causes in `lines` lines, the last counts those left out; none for no change. room: for the words."""
+    """The table of causes in `lines` lines, the last counts those left out; none of an export. room: for the words."""
     found = comparison.causes
-    if not found:
+    if not found or comparison.export:
         return
     most = max(lines - 1, _FEWEST + 1)
     shown = found if len(found) <= most else found[: most - 1]
@@ -111,7 +111,7 @@ def _beside(figures: Sequence[Mapping[str, Figure]]) -> str:
     """The quantity shown beside FLOPs: the first that changed where FLOPs did not, else the first that changed at all."""
     silent = [part for part in figures if not part["matrix_flops"].differs]
     pairs = ((name, part) for parts in (silent, figures) for name in _BESIDE for part in parts)
-    return next((name for name, part in pairs if figure_of(name, part).differs), "")
+    return next((name for name, part in pairs if part[name].differs), "")
 
 
 def _cells(comparison: Comparison, figures: Mapping[str, Figure], beside: str) -> list[str]:
@@ -122,8 +122,7 @@ def _cells(comparison: Comparison, figures: Mapping[str, Figure], beside: str) -
         part = words.signed(100 * flops.delta / whole) if flops.delta else "0.0"
     cells = [words.delta("matrix_flops", flops), part]
     if beside:
-        text = words.delta("read_bytes" if beside == "traffic" else beside, figure_of(beside, figures))
-        cells.append(text if figure_of(beside, figures).differs else "")
+        cells.append(words.delta(beside, figures[beside]) if figures[beside].differs else "")
     return cells
 
 
@@ -178,8 +177,7 @@ def table(
     notes_ = [] if identical else compared_at(comparison) if brief else notes(comparison)
     for line in others:
         page.line(f"  {line}")
-    room = None if comparison.export else VISIBLE - len(page.lines) - len(notes_)
-    for grid in () if room is None else causes(comparison, room, width - _FIGURES):
+    for grid in causes(comparison, VISIBLE - len(page.lines) - len(notes_), width - _FIGURES):
         page.table(grid)
     for line in notes_:
         page.line((f"  {line}", "dim"))
@@ -206,7 +204,7 @@ def markdown(
     at = [f"- {escaped(line)}" for line in compared_at(comparison)]
     lines += ["", *said]
     room = VISIBLE - len(said) - len(at) - 2  # the first line, and the one that unfolds the rest
-    for grid in () if comparison.export else causes(comparison, room):
+    for grid in causes(comparison, room):
         lines += ["", *rows(grid), ""]
     lines += at
     if comparison.export and brief:
@@ -236,8 +234,7 @@ def csv(comparison: Comparison, *, by: Grouping | None = None, top: int | None =
         comparison.modules if is_modules else comparison.ops if by == "op" else comparison.sources
     )
     names = _OF_MODULES if is_modules else _OF_GROUPS
-    quantities = [name for name in comparison.totals["forward"] if name not in _HELD]
-    quantities += ["parameters"] * is_modules
+    quantities = [quantity.name for quantity in REPORTED] + ["parameters"] * is_modules
     heads = [f"{name}_{side}" for name in quantities for side in _SIDES]
     if any(change.backward for change in changed):
         heads += [f"backward_{head}" for head in heads if not head.startswith("parameters")]
@@ -257,6 +254,3 @@ _OF_GROUPS = ("before", "after", "before_calls", "after_calls", "before_unknown"
 _OF_MODULES = (
     "status", "before", "after", "before_type", "after_type", "modules", "before_unknown", "after_unknown",
 )  # fmt: skip
-
-
-_HELD = ("peak_bytes", "device_bytes", *HELD)

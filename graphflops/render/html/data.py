@@ -24,7 +24,7 @@ from graphflops.render.html.fragment import inert
 from graphflops.render.ledger import Ledger, Tree, TreeModule, placed
 from graphflops.render.memory import SECOND, device_of, memory_of
 from graphflops.render.text import count_of, formula, operator_name, safe, short_type, shortened
-from graphflops.report import HELD, Report, SymbolInfo
+from graphflops.report import HELD, Report, SymbolInfo, phases_of
 from graphflops.report.size_names import pattern_of
 
 LARGEST = 1_500_000  # bytes of data in a page
@@ -110,8 +110,7 @@ def page_data(
     lead: the first sentence, true at the initial sizes of the page.
     operators: whether the two programs' operators can be compared; an export always changes them.
     """
-    ledgers = [Ledger(report) for report in sides]
-    trees = [Tree(report, ledger) for report, ledger in zip(sides, ledgers, strict=True)]
+    trees = [Tree(report, Ledger(report)) for report in sides]
     rows = max(len(report.rows) for report in sides)
     room = _FITS[0][0]
     fixed = {"operators": operators, "titles": titles, "lead": lead, "conventions": CONVENTIONS}
@@ -121,9 +120,8 @@ def page_data(
             continue
         layout = laid_out(trees, places, limit=calls)
         parts = _Parts(letters)
-        both = enumerate(zip(sides, ledgers, trees, strict=True))
         data = {
-            "sides": [_side(*one, layout, side, parts, calls) for side, one in both],
+            "sides": [_side(tree, layout, side, parts, calls) for side, tree in enumerate(trees)],
             "places": [[parent, *map(parts.shown, texts), times] for parent, texts, times in layout.places],
             "changes": [_change(change, parts, sides[0]) for change in changes[: 2 * places]],
             "more_changes": max(len(changes) - 2 * places, 0),
@@ -193,13 +191,11 @@ def _digits(number: int) -> str:
     return str(number) if number.bit_length() <= HUGE_BITS else hex(number)
 
 
-def _side(
-    report: Report, ledger: Ledger, tree: Tree, layout: Layout, number: int, parts: _Parts, most: int
-) -> dict[str, Any]:
-    calls = _Calls(report, ledger, tree, layout, number, parts, most)
+def _side(tree: Tree, layout: Layout, number: int, parts: _Parts, most: int) -> dict[str, Any]:
+    calls, report = _Calls(tree, layout, number, parts, most), tree.ledger.report
     axes = of_report(report).axes
     totals, unknown = [], [*report.coverage.unknown_ops.items()][:50]
-    for name, phase in summary.phases(report).items():
+    for name, phase in phases_of(report).items():
         costs = [*(getattr(phase.cost, quantity.name) for quantity in REPORTED), phase.peak_bytes]
         totals.append([name, *(parts.formula(cost, report, pretty=True) for cost in costs)])
     return {
@@ -211,7 +207,7 @@ def _side(
         "held": [parts.formula(getattr(report, name), report) for name in HELD],
         "coverage": [getattr(report.coverage, name) for name in ("nodes", "counted", "free", "unknown")],
         "unknown_ops": [[parts.shown(operator_name(op)), times] for op, times in unknown],
-        "phases": ledger.phases,
+        "phases": tree.ledger.phases,
         "kinds": calls.kinds,
         "calls": {name: cells for name, cells in calls.columns.items() if name != "time" or report.device},
         "parameters": [parts.formula(count, report) for count in layout.parameters[number]],
@@ -233,10 +229,8 @@ class _Calls:
     these are too many as well, all other operators of an outermost module share one.
     """
 
-    def __init__(
-        self, report: Report, ledger: Ledger, tree: Tree, layout: Layout, number: int, parts: _Parts,
-        most: int,
-    ) -> None:  # fmt: skip
+    def __init__(self, tree: Tree, layout: Layout, number: int, parts: _Parts, most: int) -> None:
+        ledger, report = tree.ledger, tree.ledger.report
         self.report, self.ledger, self.parts = report, ledger, parts
         self.kinds: list[list[Any]] = []
         self.entry_of: list[int] = []

@@ -10,7 +10,6 @@ from graphflops.dims.solving import affine
 from graphflops.render.diff import words
 from graphflops.render.diff.tables import tables
 from graphflops.render.diff.texts import VISIBLE, causes, compared_at, notes
-from graphflops.render.diff.words import titles as titles_of
 from graphflops.render.html.data import PageChange, PageSize, page_data, page_size
 from graphflops.render.html.fragment import escaped, scripted, table
 from graphflops.render.picture.nest import joined
@@ -23,19 +22,19 @@ _FACTS = 6  # facts shown of one module
 
 def fragment(found: Comparison) -> str:
     """The comparison as a piece of HTML without script or style."""
-    title = f"<p><b>{escaped(' → '.join(titles_of(found)))}</b></p>"
+    title = f"<p><b>{escaped(' → '.join(words.titles(found)))}</b></p>"
     lines = "".join(f"<p>{escaped(line)}</p>" for line in _lead(found))
     return f"<div>{title}{lines}{''.join(map(table, tables(found)))}</div>"
 
 
 def _lead(found: Comparison) -> list[str]:
-    """The lines before the tables: headlines, causes with their figures (not for an export), and notes."""
+    """The lines before the tables: headlines, causes with their figures, and notes."""
     said = words.headlines(found)
     room = VISIBLE - len(said) - len(compared_at(found))
     told = [
         f"{label}: "
         + ", ".join(f"{cell} {head}" for cell, head in zip(cells, grid.heads[1:], strict=True) if cell)
-        for grid in (() if found.export else causes(found, room))
+        for grid in causes(found, room)
         for label, *cells in (entry.cells for entry in grid.entries)
     ]
     return [*said, *told, *notes(found)]
@@ -43,8 +42,9 @@ def _lead(found: Comparison) -> list[str]:
 
 def html(found: Comparison) -> str:
     """The comparison as a page."""
-    titles = titles_of(found)
-    sides: tuple[Report, ...] = (_moved(found), found.new)
+    titles = words.titles(found)
+    old = _moved(found)
+    sides: tuple[Report, ...] = (old, found.new)
     if (found.old.backward is None) != (found.new.backward is None):
         sides = tuple(map(_forward_only, sides))
     data = page_data(
@@ -59,9 +59,8 @@ def html(found: Comparison) -> str:
     alone = scripted(data, title, plain)
     if found.export:  # which always changes operators
         return alone
-    graph = joined(found, _moved(found))
     note = "Figures are those of each program's own sizes."
-    return scripted(data, title, plain, fitted(graph, found.new.modules, alone, note))
+    return scripted(data, title, plain, fitted(joined(found, old), found.new.modules, alone, note))
 
 
 def _sizes(found: Comparison) -> Iterator[PageSize]:

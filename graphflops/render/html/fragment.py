@@ -17,8 +17,8 @@ from typing import Any
 from graphflops.base.lazy import imported
 from graphflops.render import summary
 from graphflops.render.ledger import Ledger
-from graphflops.render.tables import TextTable, tables
-from graphflops.render.text import inert as one_line, safe, shortened
+from graphflops.render.tables import tables
+from graphflops.render.text import TextTable, inert as one_line, safe, shortened
 from graphflops.report import Report
 from graphflops.version import __version__
 

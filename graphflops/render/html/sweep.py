@@ -8,10 +8,9 @@ from graphflops.render import serving as of_serving, summary
 from graphflops.render.derived import cells
 from graphflops.render.html.data import page_data, sizes_of
 from graphflops.render.html.fragment import escaped, fragment, scripted, wide
-from graphflops.render.html.plot import Curve, plot
+from graphflops.render.html.plot import Curve, Words, plot
 from graphflops.render.memory import SECOND
 from graphflops.render.picture.svg import fitted
-from graphflops.render.tables import listing
 from graphflops.render.text import count_of, safe
 from graphflops.report import Report
 from graphflops.serving.plan import Serving
@@ -32,17 +31,15 @@ _MOST_CURVES = 7  # that colours can distinguish
 _MOST_LINES = 200  # of the table
 _LONGEST = 56  # characters of a size's name under a picture
 
-_QUANTITIES: tuple[tuple[str, Callable[[Point], int | None], Callable[[int], str]], ...] = (
+_QUANTITIES: tuple[tuple[str, Callable[[Point], int | None], Words], ...] = (
     ("FLOPs", lambda point: point.cost["matrix_flops"], number),
     ("bytes moved", lambda point: point.traffic, memory),
     ("peak memory", lambda point: point.peak_bytes, memory),
-)
-
-
-_TIME: tuple[str, Callable[[Point], int | None], Callable[[int], str]] = (
-    "time",
-    lambda point: None if point.time is None else round(point.time.seconds * SECOND),
-    lambda time: seconds(time / SECOND),
+    (
+        "time",
+        lambda point: None if point.time is None else round(point.time.seconds * SECOND),
+        lambda time: seconds(time / SECOND),
+    ),
 )
 
 
@@ -60,15 +57,14 @@ def section(points: Sequence[Point], said: Sequence[str] = (), price_per_hour: f
     others = [[f"{x} = {size:,}" for x, size in point.sizes.items() if x != across] for point in points]
     groups = grouped(zip(map(", ".join, others), points, strict=True))  # those that differ in that size only
     drawn = dict(list(groups.items())[:_MOST_CURVES])
-    is_timed = any(point.time is not None for point in points)
     pictures = "".join(
         f'<figure class="chart"><figcaption>{name}</figcaption>{picture}</figure>'
-        for place, (name, amount, told) in enumerate((*_QUANTITIES, _TIME) if is_timed else _QUANTITIES)
+        for place, (name, amount, told) in enumerate(_QUANTITIES)
         if (picture := _picture(f"sweep-{place}", name, across, drawn, amount, told))
     )
     notes = [*_notes(points, len(groups) - len(drawn)), *said]
     lines = "".join(f'<p class="note">{escaped(note)}</p>' for note in notes)
-    table = wide(listing(cells(points[:_MOST_LINES], price_per_hour, exact=False)), "Points of the sweep")
+    table = wide(cells(points[:_MOST_LINES], price_per_hour, exact=False).table(), "Points of the sweep")
     return (
         '<section id="sweep" aria-labelledby="sweep-title"><h2 id="sweep-title">Sweep over sizes</h2>'
         f'{_legend(drawn)}<div class="plots">{pictures}</div>{table}{lines}</section>'
@@ -79,7 +75,7 @@ def _notes(points: Sequence[Point], undrawn: int) -> Iterator[str]:
     yield "The fields below do not change these points; all other sizes are those of the report."
     if undrawn:
         yield f"{count_of(undrawn, 'more curve')} would not be distinguishable: the table has them."
-    if any(amount(point) is None for point in points for _, amount, _ in _QUANTITIES):
+    if any(amount(point) is None for point in points for _, amount, _ in _QUANTITIES[:-1]):
         yield "? depends on another size, which has no value: give it with --dim."
     if len(points) > _MOST_LINES:
         yield f"The first {_MOST_LINES} of {len(points):,} points: --format csv writes all of them."
@@ -87,7 +83,7 @@ def _notes(points: Sequence[Point], undrawn: int) -> Iterator[str]:
 
 def _picture(
     key: str, name: str, across: str, groups: dict[str, list[Point]], amount: Callable[[Point], int | None],
-    told: Callable[[int], str],
+    told: Words,
 ) -> str:  # fmt: skip
     curves = []
     for label, points in groups.items():
@@ -128,6 +124,6 @@ def _latencies(plan: Serving) -> str:
             curves.append(Curve(f"context {context:,}", tuple(sorted(points.items()))))
     if not curves:
         return ""
-    drawn = plot("serving", "time of a token", "tokens a second", curves, _TIME[-1])
+    drawn = plot("serving", "time of a token", "tokens a second", curves, _QUANTITIES[-1][-1])
     legend, caption = _legend([curve.label for curve in curves]), "time of a token by tokens a second"
     return f'{legend}<div class="plots"><figure class="chart"><figcaption>{caption}</figcaption>{drawn}</figure></div>'

@@ -311,13 +311,9 @@ def fitted(graph: networkx.MultiDiGraph, types: Mapping[str, str], alone: str, n
 
 
 def section(
-    graph: networkx.MultiDiGraph,
-    types: Mapping[str, str],
-    *,
-    by: By = "flops",
-    most: int = _MOST,
+    graph: networkx.MultiDiGraph, types: Mapping[str, str], *, by: By = "flops", most: int = _MOST,
     note: str = "",
-) -> str:
+) -> str:  # fmt: skip
     """The picture as a section of a page. types: of modules by path. most: boxes; past them, boxes stay closed."""
     sheet = flat(graph) if graph.graph.get("level") == "module" else nested(graph, types)
     total = whole(graph, by)
