@@ -246,10 +246,7 @@ class Costs:
         return Block(ahead, tuple(gathers)), Block(back, beside)
 
     def _exchanged(self, part: Part, way: int) -> tuple[Work, ...]:
-        """Kernels of a part, with the exchanges of split products and of experts. way: forward (0) or backward (1).
-
-        The backward reduces where the forward gathers, and gathers where the forward reduces.
-        """
+        """Kernels of a part, with exchanges. way: forward (0) or backward (1), which gathers where the forward reduces."""
         group, name = self.layout.tensor, ("forward", "backward")[way]
         gathered, reduced = (part.gathered, part.reduced)[:: -1 if way else 1]
         attended = [(getattr(one, name), self._around(one.nbytes, way)) for one in part.attended]

@@ -27,10 +27,7 @@ def validate_onnx(
     graph: Graph, repeats: int, *, inputs: Mapping[str, Any] | str | None, random_weights: bool, seed: int,
     profile: str | None, **sizes: Any,
 ) -> Validation:  # fmt: skip
-    """Run an ONNX file without optimizations. FLOPs are not counted. Options as of `validate`; sizes: dims and names.
-
-    random_weights: use random numbers for external data. Raises RunError if onnxruntime does not run the model.
-    """
+    """Run an ONNX file without optimizations. Options as of `validate`. Raises RunError if onnxruntime does not run it."""
     given = stored(inputs, "numpy") if isinstance(inputs, str) else inputs
     shapes = {name: tuple(array.shape) for name, array in given.items()} if given else None
     report = analyze(graph, inputs=shapes, device=profile, fused=False, **sizes)
