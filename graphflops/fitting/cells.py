@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from graphflops.base.record import Record
 from graphflops.base.units import memory, rate, seconds
+from graphflops.budget.amounts import Unit
 from graphflops.derived.items import items
 from graphflops.derived.resize import Sweep, values_at
 from graphflops.devices import complete, device as device_named
@@ -21,11 +22,8 @@ from graphflops.dims.solving import first_from, symbol_of
 from graphflops.fitting.varied_size import SPARE, room
 from graphflops.ops import operator
 from graphflops.report import Named, PhaseMemory, Report, Row
+from graphflops.report.timeline import PhaseTime
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from graphflops.budget.amounts import Unit
-    from graphflops.report.timeline import PhaseTime
 
 _HOUR, _MILLION = 3600, 1e6
 
@@ -133,10 +131,7 @@ QUANTITIES = (
 def cell_of(
     report: Report, sizes: Mapping[str, int] | None = None, time: PhaseTime | None = None
 ) -> Cell | None:
-    """The cell of a report's program, run as it is on one device; None if no input is a cache, and for training.
-
-    sizes: other values of symbols. time: of a step at these sizes.
-    """
+    """The cell of a report's program on one device, None for training and without caches. time: of a step at `sizes`."""
     cache = None if report.backward is not None else kv_cache(report)
     values = {**report.values, **(sizes or {})}
     if cache is None or (batch := evaluate(cache.requests, values)) is None:
@@ -256,10 +251,7 @@ def _unbounded(limit: int | None) -> float:
 
 
 def _states(report: Report, caches: Container[str], batches: Container[Dim]) -> list[TensorType]:
-    """Floating-point inputs of a program of token ids that it returns in the same type, as recurrent layers do.
-
-    A program without token ids may be a single layer, which returns the type of its activations: none of those are states.
-    """
+    """Floating-point inputs that a program of token ids returns in the same type; other programs may be one layer."""
     if "tokens" not in items(report):
         return []
     given = {named.name: named.type for named in report.inputs if named.type.rank > 1}
@@ -296,20 +288,21 @@ def _written(row: Row, given: dict[str, TensorType]) -> Iterator[tuple[str, int]
     operands = [named for named in row.inputs if named.name in given]
     if not operands:
         return
-    called = operator(row.op)
-    if called.name == "cat" and len(row.inputs) > 1 and row.outputs:
-        for named in operands:
-            yield from ((named.name, axis) for axis in _differing(named, row.outputs[0]))
+    called, others = operator(row.op), list[Named]()
+    if called.name == "cat" and len(row.inputs) > 1:
+        others = [*row.outputs[:1]]
     elif (called.kind == "scatter" or called.name == "slice_scatter") and row.inputs[0].name in given:
-        parts = [named for named in row.inputs[1:] if named.type.rank == row.inputs[0].type.rank]
-        for part in parts[:1]:
-            yield from ((row.inputs[0].name, axis) for axis in _differing(row.inputs[0], part))
+        operands, first = [row.inputs[0]], row.inputs[0].type
+        others = [named for named in row.inputs[1:] if named.type.rank == first.rank][:1]
+    for named in operands if others else ():
+        if axis := _differing(named, others[0]):
+            yield named.name, axis
 
 
-def _differing(first: Named, second: Named) -> list[int]:
-    """The single axis in which two shapes differ, as a list; empty if they differ in several, or in the first."""
+def _differing(first: Named, second: Named) -> int:
+    """The single axis in which two shapes differ; 0 if they differ in several, or in the first."""
     if first.type.rank != second.type.rank:
-        return []
+        return 0
     pairs = zip(first.type.shape, second.type.shape, strict=True)
     axes = [axis for axis, (one, other) in enumerate(pairs) if one != other]
-    return axes if len(axes) == 1 and axes[0] > 0 else []
+    return axes[0] if len(axes) == 1 else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from msgspec import structs
@@ -100,16 +101,13 @@ def fits(
     program = opened(model, **{name: options.pop(name) for name in _READING if name in options})
     saved = program if isinstance(program, Report) else None
 
-    def report_of(step: Training | None, *, times: bool = False, **changed: Any) -> Report:
-        given = {**options, **changed}
-        return analyze(program, training=step or False, device=device or _REFERENCE, times=times, **given)
-
-    report = saved or report_of(step, times=True)
+    report_of = partial(analyze, program, device=device or _REFERENCE, times=False, **options)
+    report = saved or report_of(training=step or False, times=True)
     if not report.memory_use:
         raise OptionError("the saved report lacks the memory of a device: save it with --device")
 
     def report_at(shapes: Mapping[str, Sequence[int]]) -> Report:
-        return report_of(step, inputs={**(options.get("inputs") or {}), **shapes})
+        return report_of(training=step or False, inputs={**(options.get("inputs") or {}), **shapes})
 
     size = VariedSize.of(report, vary, None if saved else report_at)
     verdicts = tuple([verdict(size, one) for one in devices])
@@ -138,7 +136,7 @@ def _detailed(
         if cache is None or report_of is None or step or size.axes:
             return found
         chosen = values_at(report, {found.varied: largest})
-        timed = report_of(None, times=True, dims={**dims, **chosen})
+        timed = report_of(times=True, dims={**dims, **chosen})
         return replace(found, cell=cell_of(report, chosen, timed.totals.time))
     if found.fits or report_of is None or len(devices) > 1:
         return found
@@ -183,6 +181,8 @@ def verdict(size: VariedSize, device: Device) -> Verdict:
 
 _ADAM = ("adam", "adamw")
 _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+# What changes, the option that asks for it, the training step, and other options of the analysis.
+_Change = tuple[str, str, Training | None, dict[str, Any]]
 
 
 class Remedy(Record, frozen=True):
@@ -197,39 +197,38 @@ class Remedy(Record, frozen=True):
 def remedies(
     report: Report, report_of: Callable[..., Report], step: Training | None, device: Device
 ) -> Iterator[Remedy]:
-    """Changes that may save memory, the simplest first.
-
-    report_of: analyzes the model with another training step, or with other sizes.
-    """
+    """Changes that may save memory, the simplest first. report_of: analyzes the model with another step or options."""
     # The same program with expandable segments, which leave fewer gaps.
     entry = on_device(report.memory_use[-1], device)
     needed = report.value(at_sizes(entry, report.values, ExpandableAllocator(), report.rows).taken) or 0
     yield Remedy("segments that grow", _EXPANDABLE, needed, needed <= device.memory_bytes)
 
-    def tried(change: str, option: str, changed: Training | None, **more: Any) -> Iterator[Remedy]:
+    for change, option, changed, more in _changes(report, step):
         try:
-            found = report_of(changed, **more)
+            found = report_of(training=changed or False, **more)
         except GraphflopsError:  # the program does not allow this change
-            return
+            continue
         yield Remedy(change, option, *VariedSize(found).needed(device))
 
+
+def _changes(report: Report, step: Training | None) -> Iterator[_Change]:
     if report.execution == "eager":
-        yield from tried("torch.compile", "--execution compiled", step, execution="compiled")
-    for change, option, changed, sizes in _half(report, step):
-        yield from tried(change, option, changed, **sizes)
-    for change, option, changed in () if step is None else _steps(report, step):
-        yield from tried(change, option, changed)
+        yield "torch.compile", "--execution compiled", step, {"execution": "compiled"}
+    yield from _half(report, step)
+    if step is not None:
+        yield from ((*change, {}) for change in _steps(report, step))
 
 
 def _steps(report: Report, step: Training) -> Iterator[tuple[str, str, Training]]:
-    """Training steps that save memory: the change, the option that asks for it, and the step."""
+    """Training steps that save memory."""
+    is_single = step.precision is None and "float32" in report.parameter_dtypes
+    blocks = step.recompute or tuple(repeated_modules(report.modules))
     if step.optimizer in _ADAM and step.implementation == "foreach":
         yield "fused optimizer", f"--optimizer {step.optimizer}:fused", replace(step, implementation="fused")
-    blocks = () if step.recompute else tuple(repeated_modules(report.modules))
-    if blocks:
+    if blocks and not step.recompute:
         option = " ".join(f"--recompute '{pattern}'" for pattern in blocks)
         yield "recompute activations", option, replace(step, recompute=blocks)
-    if step.precision is None and "float32" in report.parameter_dtypes:
+    if is_single:
         yield "autocast to bfloat16", "--precision bf16-mixed", replace(step, precision="bf16-mixed")
         yield "all in bfloat16", "--precision bf16", replace(step, precision="bf16")
     if step.optimizer in _ADAM:
@@ -237,8 +236,7 @@ def _steps(report: Report, step: Training) -> Iterator[tuple[str, str, Training]
         yield "an optimizer with factored state", "--optimizer adafactor", single
     if not step.lora_rank:
         yield "adapters of rank 16", "--lora 16", replace(step, lora_rank=16)
-    blocks = step.recompute or tuple(repeated_modules(report.modules))
-    if blocks and step.precision is None and "float32" in report.parameter_dtypes:
+    if blocks and is_single:
         how = "fused" if step.optimizer in _ADAM else step.implementation
         every = replace(step, recompute=blocks, precision="bf16-mixed", implementation=how)
         yield "recompute, bfloat16, fused", "three of these options together", every
@@ -253,9 +251,7 @@ def repeated_modules(modules: Mapping[str, str]) -> list[str]:
     return [f"{path}.*".removeprefix(".") for path in alike if not path.startswith(inside)]
 
 
-def _half(
-    report: Report, step: Training | None
-) -> Iterator[tuple[str, str, Training | None, dict[str, Any]]]:
+def _half(report: Report, step: Training | None) -> Iterator[_Change]:
     """Half the batch; in training, as two micro-steps. Nothing if the first axis of the inputs is not open, or is 1."""
     sizes, infos = of_report(report), report.symbols
     symbol = next((name for name in infos if sizes.at_axis(name).name.endswith("[0]")), "")
@@ -268,6 +264,6 @@ def _half(
     halved, option = {"dims": {**given, name: half}, "inputs": None}, f"--dim '{name}={half}'"
     if step is None:
         yield "half the batch", option, None, halved
-    else:
-        changed = replace(step, accumulate=2 * step.accumulate)
-        yield "half the batch, twice", f"--accumulate {changed.accumulate} {option}", changed, halved
+        return
+    changed = replace(step, accumulate=2 * step.accumulate)
+    yield "half the batch, twice", f"--accumulate {changed.accumulate} {option}", changed, halved

@@ -58,10 +58,7 @@ class VariedSize(Record, frozen=True):
         return VariedSize(report, name, axes=fixed, report_of=report_of)
 
     def start(self, device: Device) -> int:
-        """The number of sizes with which the search begins: memory is taken to grow at most as the square of a size.
-
-        1 if the phase does not fit at the report's value.
-        """
+        """The number of sizes with which the search begins, if memory grows at most as the square of a size."""
         entry = on_device(self.report.memory_use[-1], device)
         sizes = known_sizes(entry, self.report.values)
         pairs = zip(entry.timeline.held, sizes, strict=True)

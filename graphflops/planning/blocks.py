@@ -1,7 +1,4 @@
-"""Work of a device: kernels and exchanges in sequence, and the collectives that run beside them.
-
-Also chooses what a layer saves for backward and what it recomputes: a minimum cut of bytes against seconds.
-"""
+"""Work of a device, kernels and exchanges; and what a layer saves for backward: a minimum cut of bytes against seconds."""
 
 from __future__ import annotations
 

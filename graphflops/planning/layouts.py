@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from graphflops.base.record import Record
@@ -121,15 +121,7 @@ def stages(layers: int, number: int, before: float, layer: float, after: float) 
     return tuple(counts)
 
 
-@lru_cache(maxsize=4096)
-def unlike(counts: tuple[int, ...], devices: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The layers of each device, and one device for each distinct set of stages. counts: layers of each stage."""
-    own = tuple([sum(counts[device::devices]) for device in range(devices)])
-    kinds = {(*counts[one::devices], one == 0, one == devices - 1): one for one in reversed(range(devices))}
-    return own, tuple(kinds.values())
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Costs:
     """Computes the time and memory of one layout of a program."""
 
@@ -141,15 +133,12 @@ class Costs:
     batches: int  # micro-batches of a step
     # Sequence parallelism: activations between split products are split along the sequence
     sequence: bool = True
-    # A memo of seconds by part, forward and backward.
-    known: dict[Part, tuple[float, float]] = field(default_factory=dict, repr=False, compare=False)
 
     def step(self, *, runs: bool = False) -> Step:
         """The step. runs: whether to run the schedule, instead of the closed forms that assume equal stages."""
-        layout, batches = self.layout, self.batches
-        counts = self.counts()
-        own, devices = unlike(counts, layout.pipeline)
-        stage, compute, again = max((self._stage(one, own) for one in devices), key=lambda run: run[0].whole)
+        layout, batches, devices = self.layout, self.batches, self.unalike
+        runs_of = (self._stage(device, self.own) for device in devices)
+        stage, compute, again = max(runs_of, key=lambda run: run[0].whole)
         if runs and layout.pipeline > 1:
             schedule = self.stages(), layout.pipeline, batches, layout.schedule
             lasts = seconds_of(*schedule, send=self.send().seconds)
@@ -157,36 +146,47 @@ class Costs:
         else:
             bubble = bubble_of(stage, layout.pipeline, layout.schedule, layout.virtual)
             lasts = batches * stage.whole + bubble + 2 * (layout.pipeline - 1) * self.send().seconds
-        kept = [self.elements(device, own) for device in devices]
-        reduced = self.reduced(self.sums(max(whole for _, whole in kept)), stage.backward + stage.weight)
-        largest = max(size for size, _ in kept)
+        largest, whole = map(max, zip(*map(self.elements, devices), strict=True))
+        reduced = self.reduced(self.sums(whole), stage.backward + stage.weight)
         update = largest * UPDATE / self.machine.device.bandwidth
         if layout.hosted and (rate := pinned_rate(self.machine.device)):
             update += 2 * _STATES * largest / rate  # the state is copied to the device and back
         total = lasts + reduced + update
         exposed = max(total - bubble - update - batches * (compute + again), 0.0)
-        memory = max((self.memory(device, counts, own) for device in devices), key=lambda one: one.total)
-        found = (total, batches * compute, batches * again, exposed, bubble, update, memory)
-        return Step(layout, *found, self)
+        memory = max(map(self.memory, devices), key=lambda one: one.total)
+        parts = (batches * compute, batches * again, exposed, bubble, update)
+        return Step(layout, total, *parts, memory, self)
 
     def state(self) -> int:
         """Bytes of the optimizer's state on the device that has the most."""
-        own, devices = unlike(self.counts(), self.layout.pipeline)
-        return int(_STATES * max(self.elements(device, own)[0] for device in devices))
+        return int(_STATES * max(self.elements(device)[0] for device in self.unalike))
 
     def updated(self, device: int, seconds: float) -> Work:
         """The optimizer's work on one device of a pipeline."""
-        size = self.elements(device, unlike(self.counts(), self.layout.pipeline)[0])[0]
+        size, _ = self.elements(device)
         return Work("update", Tally(seconds, UPDATE_FLOPS * size, UPDATE * size))
 
+    @cached_property
     def counts(self) -> tuple[int, ...]:
         """Layers of each stage."""
         seconds = (part.forward.seconds + part.backward.seconds for part in self.prices.parts)
         return stages(self.layers, self.layout.pipeline * self.layout.virtual, *seconds)
 
+    @cached_property
+    def own(self) -> tuple[int, ...]:
+        """Layers of each device."""
+        return tuple([sum(self.counts[one :: self.layout.pipeline]) for one in range(self.layout.pipeline)])
+
+    @cached_property
+    def unalike(self) -> tuple[int, ...]:
+        """One device for each distinct set of stages."""
+        last = self.layout.pipeline - 1
+        kinds = {(*self.counts[one :: last + 1], one == 0, one == last): one for one in range(last, -1, -1)}
+        return tuple(kinds.values())
+
     def stages(self) -> list[Stage]:
         """The times of a micro-batch in each stage."""
-        counts = self.counts()
+        counts = self.counts
         kinds = [(count, place == 0, place == len(counts) - 1) for place, count in enumerate(counts)]
         places = dict(zip(kinds, range(len(counts)), strict=True))
         known = {kind: self._stage(place, counts)[0] for kind, place in places.items()}
@@ -213,20 +213,22 @@ class Costs:
         """The times of a micro-batch in a stage, with the seconds of its kernels and of its recomputation."""
         forward = backward = weight = compute = again = 0.0
         for part, times in self.of(place, counts):
-            repeated = self.again(part)
-            if part not in self.known:  # many stages have the same parts
-                ahead, back = self.blocks(part, repeated)
-                self.known[part] = ahead.seconds, back.seconds
-            forward += times * self.known[part][0]
-            backward += times * self.known[part][1]
+            ahead, back = self.ways[part]
+            forward += times * ahead.seconds
+            backward += times * back.seconds
             weight += times * part.weight.seconds
             compute += times * (part.forward.seconds + part.backward.seconds)
-            again += times * repeated.seconds
+            again += times * self.again(part).seconds
         return Stage(forward, backward - weight, weight), compute, again
 
     def again(self, part: Part) -> Tally:
         """The work of a part's forward that is recomputed."""
         return self.recompute.done if part is self.prices.parts[LAYER] else NOTHING
+
+    @cached_property
+    def ways(self) -> dict[Part, tuple[Block, Block]]:
+        """By part, its forward and backward."""
+        return {part: self.blocks(part, self.again(part)) for part in self.prices.parts}
 
     def blocks(self, part: Part, again: Tally) -> tuple[Block, Block]:
         """A part's forward and backward. again: its recomputed work, which repeats the same share of its exchanges."""
@@ -244,10 +246,7 @@ class Costs:
         return Block(ahead, tuple(gathers)), Block(back, beside)
 
     def _exchanged(self, part: Part, way: int) -> tuple[Work, ...]:
-        """Kernels of a part, with the exchanges of split products and of experts. way: forward (0) or backward (1).
-
-        The backward reduces where the forward gathers, and gathers where the forward reduces.
-        """
+        """Kernels of a part, with exchanges. way: forward (0) or backward (1), which gathers where the forward reduces."""
         group, name = self.layout.tensor, ("forward", "backward")[way]
         gathered, reduced = (part.gathered, part.reduced)[:: -1 if way else 1]
         attended = [(getattr(one, name), self._around(one.nbytes, way)) for one in part.attended]
@@ -302,25 +301,25 @@ class Costs:
         own = [(parts[LAYER], counts[place])]
         return own + [(parts[BEFORE], 1)] * (place == 0) + [(parts[AFTER], 1)] * (place == len(counts) - 1)
 
-    def elements(self, place: int, counts: Sequence[int]) -> tuple[float, float]:
-        """Elements of a stage (or device): those that one data-parallel device updates, and all."""
+    def elements(self, device: int) -> tuple[float, float]:
+        """Elements of a device: those that one data-parallel device updates, and all."""
         whole = sharded = 0.0
-        for part, times in self.of(place, counts):
+        for part, times in self.of(device, self.own):
             for size, group in self.groups(part):
                 whole += times * size
                 sharded += times * size / group
         return (whole if self.layout.sharding == "none" else sharded), whole
 
-    def memory(self, place: int, counts: Sequence[int], layers: Sequence[int]) -> Memory:
-        """The memory of a device. counts: layers of each stage. layers: layers of each device."""
-        own, whole = self.elements(place, layers)
+    def memory(self, place: int) -> Memory:
+        """The memory of a device."""
+        own, whole = self.elements(place)
         sharding, layer = self.layout.sharding, self.prices.parts[LAYER]
         of_layer = sum(size for size, _ in self.groups(layer))
-        ends = sum(sum(size for size, _ in self.groups(part)) for part, _ in self.of(place, layers)[1:])
+        ends = sum(sum(size for size, _ in self.groups(part)) for part, _ in self.of(place, self.own)[1:])
         is_sharded = sharding in ("full", "gradients")
         gathered = 0.0
         if is_sharded and self.layout.shards > 1:
-            held = whole if sharding == "gradients" else min(2, layers[place]) * of_layer + ends
+            held = whole if sharding == "gradients" else min(2, self.own[place]) * of_layer + ends
             gathered = _COMPUTED * held + (_COMPUTED + _GRADIENT) * of_layer
         elif not is_sharded:
             gathered = _COMPUTED * whole
@@ -328,7 +327,7 @@ class Costs:
         parts, devices = self.prices.parts, self.layout.pipeline
         given = [parts[BEFORE].kept if place == 0 else self.prices.boundary]
         given += [self.prices.boundary] * (self.layout.virtual - 1)
-        each = counts[place::devices]
+        each = self.counts[place::devices]
         sizes = [first + count * self.recompute.kept for first, count in zip(given, each, strict=True)]
         kept = most_saved(sizes, place, devices, self.batches, self.layout.schedule)
         peaks = [0, layer.transient - self.recompute.kept if any(each) else 0]

@@ -61,7 +61,7 @@ class Split:
     def of(self, node: Node) -> str:
         """Adds a call. Returns "" if it works on the parts of its operands, else why it does not."""
         parts = {name: self.parts[name] for name in node.reads() if name in self.parts}
-        weight = self._weight(node)
+        weight = self.weight(node)
         if weight is not None:
             return self._product(node, *weight, parts)
         if node.operator.name == "embedding" and not parts:
@@ -131,11 +131,7 @@ class Split:
         """The rank of a tensor; 0 for other values."""
         return self.types[name].rank if name in self.types else 0
 
-    def is_weighted(self, node: Node) -> bool:
-        """Whether a call is a product by a parameter: the gradient of the parameter is a product too."""
-        return self._weight(node) is not None
-
-    def _weight(self, node: Node) -> tuple[str, str, int, int] | None:
+    def weight(self, node: Node) -> tuple[str, str, int, int] | None:
         """The operand and the parameter of a product by a parameter, with the parameter's axes of columns and of rows."""
         if node.operator.kind != "product":
             return None
@@ -217,10 +213,7 @@ class Split:
         return name not in self.types or (size > 0 and size % (pieces or self.devices) == 0)
 
     def _beside(self, node: Node, parts: Mapping[str, Part], made: Part) -> bool:
-        """Whether each whole operand has size 1 along the split axis, or is an input that can be split too.
-
-        Parameters of elementwise calls can be split, and caches that a call joins, writes or attends to.
-        """
+        """Whether each whole operand has size 1 along the split axis, or is a parameter or a cache that can be split too."""
         out = next((name for name in node.outputs if name is not None), "")
         is_by_place = node.operator.is_pointwise or node.operator.name == "copy"
         if not is_by_place and node.operator.kind not in ("attention", "product", "movement"):

@@ -21,6 +21,7 @@ from graphflops.links import network_of
 from graphflops.links.pipeline import Schedule
 from graphflops.loading import Model, program_of
 from graphflops.planning.layouts import SHARDINGS, Costs, Layout, Machine, Sharding, Step
+from graphflops.planning.parts import INDIVISIBLE
 from graphflops.planning.prices import Prices, reading
 from graphflops.planning.split import Folded, folded, mixed
 from graphflops.report import Execution, Report
@@ -115,8 +116,7 @@ def plan(
     samples = _samples(batch_tokens, found.length, devices)
     machine = Machine(profile, network_of(profile, network))
     options = {"execution": execution, "precision": precision, "loss": loss, "device": device}
-    ways = tuple(recompute), tuple(sharding), mesh or {}
-    search = _Search(found, machine, devices, samples, options, *ways)
+    search = _Search(found, machine, devices, samples, options, recompute, sharding, mesh or {})
     steps, refused = search.run()
     peak = profile.matrix.get("bfloat16") or max(profile.matrix.values())
     sizes = (found.folded.layers, samples, found.length, found.report.parameters)
@@ -215,8 +215,8 @@ class _Search:
     devices: int
     samples: int
     options: Mapping[str, Any]
-    recompute: tuple[str, ...]
-    sharding: tuple[Sharding, ...]
+    recompute: Sequence[str]
+    sharding: Sequence[Sharding]
     mesh: Mapping[str, int]
     known: dict[tuple[int, int, int], Prices] = field(default_factory=dict)
 
@@ -309,11 +309,11 @@ class _Search:
             return f"{self.samples:,} samples do not divide by {mesh.data:,}"
         if mesh.tensor > 1:
             found = self.prices(mesh.tensor, self.micros()[0])
-            whole = {name: why for name, why in found.refused.items() if "does not divide" in why}
             if not found.splits:
                 return "no product can be split"
-            if whole:
-                return f"{next(iter(whole))}: {next(iter(whole.values()))} by {mesh.tensor}"
+            for name, why in found.refused.items():
+                if INDIVISIBLE in why:
+                    return f"{name}: {why} by {mesh.tensor}"
         try:  # the analysis may refuse so few tokens
             self.prices(mesh.tensor, self.micros()[0], mesh.context)
         except ModelError as error:
@@ -321,10 +321,7 @@ class _Search:
         return ""
 
     def micros(self, mesh: Layout | None = None) -> Sequence[int]:
-        """The sizes of a micro-batch that may be tried, on a mesh if one is given.
-
-        Devices that share a sequence run one sample at a time: for more, fewer devices per sequence are faster.
-        """
+        """Sizes of a micro-batch, on a mesh if given. Devices that share a sequence run one: for more, fewer are faster."""
         found = _MICRO if self.program.batch else (self.program.fixed,)
         if mesh is None:
             return found
@@ -349,8 +346,7 @@ class _Search:
                 chosen = replace(mesh, micro=micro, sharding=sharding, recompute=way.name)
                 for schedule, virtual in self.schedules(mesh, batches):
                     layout = replace(chosen, virtual=virtual, schedule=schedule)
-                    layers = self.program.folded.layers
-                    yield Costs(layout, prices, way, self.machine, layers, batches)
+                    yield Costs(layout, prices, way, self.machine, self.program.folded.layers, batches)
 
     def schedules(self, mesh: Layout, batches: int) -> Iterator[tuple[Schedule, int]]:
         """The schedules to try, each with the stages of a device. Interleaving needs batches divisible by the ranks."""

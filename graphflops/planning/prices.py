@@ -101,18 +101,13 @@ class Reading:
         return {node.name: node for node in self.split.graph.nodes}
 
     @cached_property
-    def maker(self) -> dict[str, str]:
-        """By value, the call that makes it."""
-        return {name: node.name for name, node in self.split.graph.makers.items()}
-
-    @cached_property
     def sums(self) -> frozenset[str]:
         """Products whose results are partial sums."""
         return frozenset([one.call for one in self.split.exchanged if one.side == "out"])
 
     def share(self, name: str) -> float:
         """The share of an unsplit value, or of a call's work, on one device: below 1 if it is split along the sequence."""
-        node = self.nodes.get(self.maker.get(name, name))
+        node = self.split.graph.makers.get(name) or self.nodes.get(name)
         if not self.sequence or node is None or any(out in self.split.parts for out in node.outputs):
             return 1.0
         is_along = node.operator.kind in _BY_TOKEN or node.name in self.sums
@@ -154,7 +149,7 @@ class Reading:
                 size = sum(self._size(one.name) for one in passed if isinstance(one, Ref))
                 attended[at].append(Attended(ahead, back, size))
             forward[at], backward[at] = forward[at].plus(ahead), backward[at].plus(back)
-            is_weighted = node is not None and self.split.is_weighted(node)
+            is_weighted = node is not None and self.split.weight(node) is not None
             # The gradients of the weight and of the operand have equally many FLOPs.
             weight[at] = weight[at].plus(back, is_weighted / 2)
         listed = sum(row.backward_time.seconds for row in self.report.rows if row.backward_time is not None)
@@ -225,16 +220,15 @@ class Reading:
         for node in self.split.graph.nodes:
             for name in node.reads():
                 read.setdefault(name, self.turn(node.name))
-        # By weight, the part that reads it; of tied weights, the part that reads the first.
-        place: dict[str, int] = {}
+        owners: set[str] = set()  # tied weights belong to the part that reads the first
         for entry in self.split.graph.inputs:
             typed, owner = self.split.graph.types.get(entry.name), entry.alias_of or entry.target
-            is_weight = entry.role == "parameter" and entry.name in read and isinstance(typed, TensorType)
-            if is_weight and owner not in place:
-                place[owner] = read[entry.name]
-                size = evaluate(typed.numel, {}) or 0  # type: ignore[union-attr]
-                found[place[owner]] += size
-                experts[place[owner]] += size * (entry.name in self.expert_weights)
+            is_weight = entry.role == "parameter" and entry.name in read and owner not in owners
+            if is_weight and isinstance(typed, TensorType):
+                owners.add(owner)
+                size = evaluate(typed.numel, {}) or 0
+                found[read[entry.name]] += size
+                experts[read[entry.name]] += size * (entry.name in self.expert_weights)
         return found, experts
 
     @cached_property
@@ -275,20 +269,20 @@ class Reading:
 
     def _calls(self) -> list[Call]:
         rows: dict[str, Row] = {row.node: row for row in self.report.rows}
-        timeline = self.report.memory_use[-1].timeline
+        timeline, maker = self.report.memory_use[-1].timeline, self.split.graph.makers
         begin = timeline.gradients_from or 0
         needed: dict[str, int] = {}
         for held in timeline.held:
             if held.kind in ("value", "saved", "nested") and held.first < begin <= held.last:
-                name = self.maker.get(held.name, held.name)
+                name = maker[held.name].name if held.name in maker else held.name
                 needed[name] = needed.get(name, 0) + self.bytes(held)
         last, nodes = self.folded.turns - 1, self.split.graph.nodes
         inside = [node for node in nodes if self.turn(node.name) == last]
         names = {node.name for node in inside}
 
         def made_inside(readers: Iterable[Node]) -> Iterable[str]:
-            makers = dict.fromkeys(self.maker.get(name, "") for node in readers for name in node.reads())
-            return [name for name in makers if name in names]
+            makers = [maker[name].name for node in readers for name in node.reads() if name in maker]
+            return dict.fromkeys(name for name in makers if name in names)
 
         leaving = {*made_inside(node for node in nodes if self.turn(node.name) == last + 1)}
         found = []

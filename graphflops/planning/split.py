@@ -1,10 +1,6 @@
-"""Makes programs smaller: to what one tensor-parallel device runs, and to few of the repeated layers.
+"""Makes programs smaller: `split` to what one tensor-parallel device runs, `folded` to few of the repeated layers."""
 
-`split` gives the program of one device, and what the devices exchange. `folded` keeps few of the repeated layers: they take
-milliseconds to analyze, and the cost of all follows from theirs.
-"""
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 
 from graphflops.base.record import Record
@@ -193,12 +189,12 @@ def folded(report: Report, kept: int = TURNS) -> Folded:
         turn[node.name] = of.get(node.name, -1 if place < first else kept)
         kept_nodes.append(node.renamed(instead))
     outputs = tuple([output.renamed(instead) for output in graph.outputs])
-    used = {name for node in kept_nodes for name in node.reads()}
-    used |= {name for output in outputs for _, name in output.uses()}
-    tied = {entry.alias_of for entry in graph.inputs if entry.name in used} - {""}
-    wanted = (one for one in graph.inputs if one.name in used or one.target in tied or one.role == "user")
-    eager = _eager(graph.eager, {name for node in kept_nodes for name in node.outputs if name})
-    less = replace(graph, nodes=tuple(kept_nodes), inputs=tuple(wanted), outputs=outputs, eager=eager)
+    less = replace(graph, nodes=tuple(kept_nodes), outputs=outputs)
+    tied = {entry.alias_of for entry in graph.inputs if entry.name in less.used} - {""}
+    wanted = (
+        one for one in graph.inputs if one.name in less.used or one.target in tied or one.role == "user"
+    )
+    less = replace(less, inputs=tuple(wanted), eager=_eager(graph.eager, less.makers))
     return Folded(less, number, turn, kept)
 
 
@@ -229,7 +225,7 @@ def _repeated(fold: Fold, part: Part) -> Iterator[Part]:
             yield from _repeated(fold, inner)
 
 
-def _eager(run: EagerRun | None, made: set[str]) -> EagerRun | None:
+def _eager(run: EagerRun | None, made: Container[str]) -> EagerRun | None:
     """The record of an eager run, for the values that are left."""
     if run is None:
         return None

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from graphflops.errors import OptionError
 from graphflops.links.pipeline import EXACT, Span, Step as Turn
 from graphflops.planning.blocks import NOTHING, Block, Work
-from graphflops.planning.layouts import Costs, Step, unlike
+from graphflops.planning.layouts import Costs, Step
 from graphflops.time.schedule import exchange_ends, kernels_end
 
 _MOST = 100_000  # layers times micro-batches
@@ -30,14 +30,13 @@ def timeline(step: Step) -> list[list[Event]]:
     Raises OptionError if there are too many micro-batches.
     """
     costs, devices = step.costs, step.layout.pipeline
-    if len(costs.counts()) * costs.batches > EXACT or costs.layers * costs.batches > _MOST:
+    if len(costs.counts) * costs.batches > EXACT or costs.layers * costs.batches > _MOST:
         raise OptionError("there are too many micro-batches for a trace: take fewer --batch-tokens")
     run, sent = costs.run(costs.batches), dict[Turn, float]()
     ranks = [_Rank(costs) for _ in range(devices)]
     for span in run.spans:
         ranks[span.device].turn(span, sent)
-    own, unalike = unlike(costs.counts(), devices)
-    sums = costs.sums(max(costs.elements(device, own)[1] for device in unalike))
+    sums = costs.sums(max(costs.elements(device)[1] for device in costs.unalike))
     others = run.seconds + step.update + sum(one.seconds for one in sums[1:])
     for device, rank in enumerate(ranks):
         for one in sums[:1]:
@@ -51,9 +50,8 @@ class _Rank:
     """A rank of a pipeline. last: indices of the events that the next one waits for. clock: when they end."""
 
     def __init__(self, costs: Costs) -> None:
-        self.costs, self.counts, self.send = costs, costs.counts(), costs.send()
+        self.costs, self.counts, self.send = costs, costs.counts, costs.send()
         self.events: list[Event] = []
-        self.known: dict[tuple[str, int], list[tuple[Block, Work | None]]] = {}
         self.last: tuple[int, ...] = ()
         self.clock = 0.0
 
@@ -82,18 +80,15 @@ class _Rank:
 
     def blocks(self, turn: Turn) -> list[tuple[Block, Work | None]]:
         """The blocks of a turn in order, each with the gradients of weights that another turn computes instead."""
-        work, stage, _ = turn
-        if (work, stage) not in self.known:
-            layer, *ends = self.costs.of(stage, self.counts)
-            splits, found = self.costs.layout.schedule == "zero-bubble", []
-            for part, times in [*ends[: stage == 0], layer, *ends[stage == 0 :]]:
-                ahead, back = self.costs.blocks(part, self.costs.again(part))
-                weight = Work("gradients of weights", part.weight)
-                alone = Block((weight,), ())
-                parts = {"F": (ahead, None), "B": (back, weight if splits else None), "W": (alone, None)}
-                found += [parts[work]] * times
-            self.known[work, stage] = found if work == "F" else found[::-1]
-        return self.known[work, stage]
+        layer, *ends = self.costs.of(turn.stage, self.counts)
+        splits, found = self.costs.layout.schedule == "zero-bubble", []
+        for part, times in [*ends[: turn.stage == 0], layer, *ends[turn.stage == 0 :]]:
+            ahead, back = self.costs.ways[part]
+            weight = Work("gradients of weights", part.weight)
+            alone = Block((weight,), ())
+            parts = {"F": (ahead, None), "B": (back, weight if splits else None), "W": (alone, None)}
+            found += [parts[turn.work]] * times
+        return found if turn.work == "F" else found[::-1]
 
     def block(self, block: Block, turn: Turn, later: Work | None) -> None:
         """Appends kernels and exchanges in sequence, with collectives beside them. later: kernels that are left out."""

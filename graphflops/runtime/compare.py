@@ -1,7 +1,4 @@
-"""Compares the analysis of each call with its execution: types, FLOPs, tiles, unmasked scores.
-
-FLOPs are compared with those that torch's own FlopCounterMode counts; its known errors are explained.
-"""
+"""Compares the analysis of each call with its execution: types, FLOPs (as torch counts them), tiles, unmasked scores."""
 
 from __future__ import annotations
 
@@ -23,12 +20,11 @@ from graphflops.errors import ModelError, said_by, shown
 from graphflops.ops import operator
 from graphflops.report import Report, Row
 from graphflops.runtime import flex_nodes
-from graphflops.runtime.execute import Execution, Step, TooManyTurnsError
+from graphflops.runtime.execute import Execution, Step, TooManyTurnsError, random_weight
 from graphflops.runtime.flex_nodes import KernelRun
 from graphflops.runtime.input_plans import at_sizes
-from graphflops.runtime.tensors import random_weight
 from graphflops.runtime.validation import CheckResult, NodeResult, RunSizes, Verdict
-from graphflops.tensor import TensorType, flat
+from graphflops.tensor import TensorType, flat, grouped
 
 _MASKED_BY_INPUT = "a mask among the inputs hides scores: their number depends on the data"
 _NOT_RUN = ""  # stands for our value in the check of a call that failed
@@ -52,9 +48,7 @@ class _Measured:
 
 def row_finder(report: Report) -> Callable[[Step], int]:
     """A function that returns the index of a step's row in the report, or raises ModelError if there is none."""
-    rows: dict[str, list[int]] = defaultdict(list)
-    for place, row in enumerate(report.rows):
-        rows[row.node].append(place)
+    rows = grouped((row.node, place) for place, row in enumerate(report.rows))
 
     def place_of(step: Step) -> int:
         # Compare operator and outputs too, because nodes of two branches may have the same name.
@@ -69,11 +63,7 @@ def row_finder(report: Report) -> Callable[[Step], int]:
 
 @dataclass
 class RunComparison:
-    """Compares one execution with its report; `results` are complete after the execution.
-
-    It also records the data-dependent sizes that the execution reveals.
-    kernel: True to run attention operators through our own kernel as well, which counts tiles.
-    """
+    """Compares one execution with its report. kernel: whether attention also runs through our kernel, which counts tiles."""
 
     execution: Execution
     report: Report
@@ -180,14 +170,13 @@ class RunComparison:
         """One result for each call of the report, in its order. seconds: by index of the row."""
         rows = self.report.rows
         for place, row in enumerate(rows):
-            measured = self.seen.get(place, _Measured())
             if isinstance(row.times, Expr):
-                self.sizes.meet(row.times, measured.turns)
+                self.sizes.meet(row.times, self.seen[place].turns)
         flexible = tuple([f"{row.node}/" for row in rows if operator(row.op).has_score_function])
         for place, row in enumerate(rows):
             if row.node.startswith(flexible or ("/",)):
                 continue  # a call of a score or mask function, which the attention's kernel runs
-            measured = self.seen.get(place, _Measured())
+            measured = self.seen[place]
             flops = evaluate(row.cost.matrix_flops, self.sizes.known)
             moved = evaluate(row.cost.moved_bytes, self.sizes.known)
             checks = [*measured.checks, *self.work(row, measured, flops)] if measured.turns else []
@@ -304,10 +293,7 @@ class FlopCounterReference:
         self.seen.__exit__(*error)
 
     def run(self, step: Step) -> tuple[Any, int, list[Any] | None]:
-        """Run a step. Returns its result, the FLOPs counted in it (without nested steps), and the operators that ran.
-
-        Operators are None if the counter itself failed.
-        """
+        """Run a step. Returns its result, the FLOPs counted in it alone, and its operators, None if the counter failed."""
         before, attributed, ran = self.counter.get_total_flops(), self._attributed, len(self.seen.ops)
         try:
             returned = step()
@@ -326,10 +312,7 @@ class FlopCounterReference:
         return returned, own, ops
 
     def attention(self, step: Step) -> int | None:
-        """FLOPs of an attention operator's products, counted on the meta device; None for other operators.
-
-        FlopCounterMode counts the fused operator on some devices only.
-        """
+        """FLOPs of an attention's products, which the counter counts on some devices only; None for other operators."""
         op = step.node.operator
         if op.name != "scaled_dot_product_attention":
             return None

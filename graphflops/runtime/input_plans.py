@@ -1,10 +1,10 @@
-"""Plans of the inputs on which a program can run: their shapes, and the range of their integers. Needs no torch."""
+"""Inputs on which a program can run: random ones, by shape and range of integers, or those of a file. Needs no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from graphflops.base import files
 from graphflops.base.lazy import imported
@@ -22,33 +22,6 @@ LARGEST = 2**40  # elements
 Maker = Callable[..., Any]  # of a library: random numbers or ones of a shape
 
 
-class InputPlan(NamedTuple):
-    """An input of a program: its type with all sizes known, and the half-open range of integers in it."""
-
-    name: str
-    type: TensorType
-    shape: tuple[int, ...]
-    range: tuple[int, int]
-
-
-def input_plans(report: Report, view: View) -> list[InputPlan]:
-    """A plan for each input of the program. Raises ModelError, which names all sizes without a value."""
-    types = {name: at_sizes(typed, report.values) for name, typed in report.inputs}
-    unknown = [size for typed in types.values() for size in typed.shape if not isinstance(size, int)]
-    if unknown:
-        names = dict.fromkeys(name for size in unknown for name in sorted(size.symbols))
-        stated = collapsed(of_report(report).stated[name].name for name in names)
-        raise ModelError(f"sizes are unknown: give {', '.join(f'--dim {shown(name)}=N' for name in stated)}")
-    plans = []
-    for name, typed in types.items():
-        shape = tuple([size for size in typed.shape if isinstance(size, int)])
-        if isinstance(typed.numel, int) and typed.numel > LARGEST:
-            raise ModelError(f"input {shown(name)}, {shown(str(typed))}, does not fit in memory")
-        is_index = not typed.dtype.is_floating and typed.dtype.kind != "bool"
-        plans.append(InputPlan(name, typed, shape, _range(view, name) if is_index else (0, 2)))
-    return plans
-
-
 def random_values(
     report: Report, view: View, normal: Maker, ones: Maker, integers: Maker
 ) -> Iterator[tuple[str, DType, Any]]:
@@ -56,13 +29,23 @@ def random_values(
 
     Floats are normal; booleans are true, so that no mask hides anything by accident; integers are valid indices into the
     tensors that the program indexes by them, else within the range that the program states, else 1.
-    Raises ModelError for a size that is not known.
+    Raises ModelError, which names all sizes without a value.
     """
-    for name, typed, shape, (low, high) in input_plans(report, view):
+    types = {name: at_sizes(typed, report.values) for name, typed in report.inputs}
+    unknown = [size for typed in types.values() for size in typed.shape if not isinstance(size, int)]
+    if unknown:
+        names = dict.fromkeys(name for size in unknown for name in sorted(size.symbols))
+        stated = collapsed(of_report(report).stated[name].name for name in names)
+        raise ModelError(f"sizes are unknown: give {', '.join(f'--dim {shown(name)}=N' for name in stated)}")
+    for name, typed in types.items():
+        if isinstance(typed.numel, int) and typed.numel > LARGEST:
+            raise ModelError(f"input {shown(name)}, {shown(str(typed))}, does not fit in memory")
         if typed.dtype.is_floating:
-            yield name, typed.dtype, normal(shape)
+            yield name, typed.dtype, normal(typed.shape)
+        elif typed.dtype.kind == "bool":
+            yield name, typed.dtype, ones(typed.shape)
         else:
-            yield name, typed.dtype, ones(shape) if typed.dtype.kind == "bool" else integers(low, high, shape)
+            yield name, typed.dtype, integers(*_range(view, name), typed.shape)
 
 
 def checked(given: Mapping[str, Any], report: Report, dtype_of: Callable[[DType], object]) -> dict[str, Any]:
@@ -87,10 +70,7 @@ def at_sizes(typed: TensorType, values: Mapping[str, int]) -> TensorType:
 
 
 def _range(view: View, name: str) -> tuple[int, int]:
-    """The half-open range of integers that every use of an input allows.
-
-    Uses are followed through calls that move the elements or add a constant to them.
-    """
+    """The half-open range of integers that every use of an input allows, also after calls that move or shift them."""
     lengths, stated = list[int](), list[tuple[int, int]]()
     waiting, seen = [(name, 0)], {name}
     while waiting:

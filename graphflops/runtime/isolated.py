@@ -1,7 +1,6 @@
 """Runs a program from a file in child processes: a stranger may have written it, and it may crash torch or onnxruntime.
 
-A child answers with JSON, which is checked here; nothing that it sends is unpickled. What it prints is escaped. `main` is
-what a child runs: a validation, a step of a fix, or a run under Nsight Compute.
+A child answers with JSON, which is checked here; nothing that it sends is unpickled. What it prints is escaped.
 
 A recorded step is the program of one rank. Every process runs it with its own groups along the axes of the mesh. A step
 whose ranks have different programs is refused. To read hardware counters, the program runs once more under Nsight Compute,
@@ -22,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from math import prod
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -41,9 +40,6 @@ from graphflops.report import Report
 from graphflops.runtime.counters import RangeCount, explain_row, measure, range_name
 from graphflops.runtime.machine import KERNELS, end_with_parent, limit_process
 from graphflops.runtime.validation import CheckResult, NodeResult, Validation, Verdict
-
-if TYPE_CHECKING:
-    from graphflops.runtime.execute import Step
 
 _PRINTED = 2**16  # bytes of what the child prints that are shown
 _LINES = 20
@@ -101,7 +97,7 @@ def main(task: str, text: str) -> None:
     """Run a task (`validate`, `counters`, or one of a fix) that `child_command` asked for."""
     request = json.loads(text)
     if task == "counters":
-        _run_in_ranges(request["model"], request["options"])
+        imported("graphflops.runtime.run:run_in_ranges")(request["model"], request["options"])
         return
     end_with_parent()
     stream = os.dup(1)
@@ -121,8 +117,7 @@ def _done(task: str, request: dict[str, Any]) -> bytes:
         arguments = Path(request["arguments"]).read_bytes()
         limit_process(request["seconds"], None, request["writes"])
         with limited(Limits(seconds=None)):
-            step: bytes = imported("graphflops.onnx_fix.sessions:done")(task, arguments)
-            return step
+            return bytes(imported("graphflops.onnx_fix.sessions:done")(task, arguments))
     options = request["options"]
     imported("graphflops.loading:import_rules")(request["rule_files"])
     tempfile.gettempdir()  # torch asks for it later, when the search may write no file
@@ -140,33 +135,6 @@ def _done(task: str, request: dict[str, Any]) -> bytes:
             validate = imported("graphflops.runtime.rank:validate_rank")
         found = validate(request["model"], request["repeats"], **options)
     return msgspec.json.encode(found)
-
-
-def _run_in_ranges(model: str, options: dict[str, Any]) -> None:
-    """Run a program twice: first to compile and tune its kernels, then each call in a range."""
-    import torch
-
-    from graphflops.runtime.compare import row_finder
-    from graphflops.runtime.execute import Execution
-    from graphflops.runtime.run import prepared
-
-    run = prepared(model, **options)
-    execution = Execution(run.graph, run.weights, run.sizes, run.trusted)
-    run.once(execution)
-    place = row_finder(run.report)
-
-    def around(step: Step) -> Any:
-        if step.nests:
-            return step()
-        torch.cuda.nvtx.range_push(range_name(place(step)))
-        try:
-            return step()
-        finally:
-            torch.cuda.nvtx.range_pop()
-
-    execution.around = around
-    run.once(execution)
-    torch.cuda.synchronize()
 
 
 def _stored(inputs: Mapping[str, Any] | str | None, folder: str) -> str | None:
@@ -206,8 +174,7 @@ def answered(command: Sequence[str], seconds: float, path: str) -> msgspec.Raw:
         how = f"exit status {status}"
         if status < 0:
             how = f"signal {-status}: torch or onnxruntime crashed, or the system ran out of memory"
-        what = f"the process that ran it ended without an answer ({how})"
-        raise RunError(f"{shown(path)}: {what}") from None
+        raise RunError(f"{shown(path)}: the process that ran it ended without an answer ({how})") from None
     known = getattr(errors, answer.error, None)
     if answer.error in _OF_PYTHON:
         raise _OF_PYTHON[answer.error]()
@@ -270,13 +237,14 @@ def refuse(graph: Graph, nproc: int, options: Mapping[str, Any]) -> None:
 def merged(found: Sequence[Validation]) -> Validation:
     """The first rank's validation, with failed checks of other ranks added."""
     nodes = []
-    for of_ranks in zip(*(one.nodes for one in found), strict=True):
-        node = of_ranks[0]
-        for rank, other in enumerate(of_ranks):
-            if other.verdict in ("different", "not executed") and other.checks != of_ranks[0].checks:
-                added = [replace(check, reason=f"rank {rank}: {check.reason}") for check in other.checks]
-                node = replace(node, checks=(*node.checks, *added))
-        nodes.append(node)
+    for first, *others in zip(*(one.nodes for one in found), strict=True):
+        added = [
+            replace(check, reason=f"rank {rank}: {check.reason}")
+            for rank, other in enumerate(others, start=1)
+            if other.verdict in ("different", "not executed") and other.checks != first.checks
+            for check in other.checks
+        ]
+        nodes.append(replace(first, checks=(*first.checks, *added)))
     return replace(found[0], nodes=tuple(nodes), ranks=tuple([one.ranks[0] for one in found]))
 
 

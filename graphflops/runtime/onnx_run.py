@@ -3,14 +3,17 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import accumulate, groupby
 from timeit import repeat
 from typing import Any
 
+from graphflops.analysis import analyze
 from graphflops.dims import evaluate
 from graphflops.errors import FileError, ModelError, RunError, shown
+from graphflops.graph import Graph
 from graphflops.open_sizes import of_report
 from graphflops.report import Report
-from graphflops.runtime.input_plans import random_values
+from graphflops.runtime.input_plans import checked, random_values, stored
 from graphflops.runtime.validation import CheckResult, NodeResult, RunSizes, Validation
 from graphflops.tensor import DType, TensorType
 from graphflops.view import View
@@ -21,13 +24,24 @@ _NAMES = {"object": "string", "str_": "string"}
 
 
 def validate_onnx(
-    path: str, report: Report, inputs: Mapping[str, Any], repeats: int, random_weights: bool = False
-) -> Validation:
-    """Run the file at `path` without optimizations, on numpy arrays by name. FLOPs are not counted.
+    graph: Graph, repeats: int, *, inputs: Mapping[str, Any] | str | None, random_weights: bool, seed: int,
+    profile: str | None, **sizes: Any,
+) -> Validation:  # fmt: skip
+    """Run an ONNX file without optimizations. Options as of `validate`. Raises RunError if onnxruntime does not run it."""
+    given = stored(inputs, "numpy") if isinstance(inputs, str) else inputs
+    shapes = {name: tuple(array.shape) for name, array in given.items()} if given else None
+    report = analyze(graph, inputs=shapes, device=profile, fused=False, **sizes)
+    try:
+        view = View(graph, report.rows)
+        arrays = random_arrays(report, view, seed) if given is None else checked(given, report, dtype_of)
+    except MemoryError:
+        raise ModelError("inputs of these sizes do not fit in memory: give smaller sizes by --dim") from None
+    return _run_file(graph.origin.path, report, arrays, repeats, random_weights)
 
-    random_weights: use random numbers for external data.
-    Raises RunError if onnxruntime does not run the model.
-    """
+
+def _run_file(
+    path: str, report: Report, inputs: Mapping[str, Any], repeats: int, random_weights: bool
+) -> Validation:
     import onnx
     import onnxruntime  # type: ignore[import-untyped]
 
@@ -123,18 +137,11 @@ def _run(session: Any, names: Sequence[str], feed: Mapping[str, Any]) -> list[An
 def _portions(names: Sequence[str], report: Report) -> Iterator[list[str]]:
     """Lists of values, each for one run to return, so that the values of a run fit in memory."""
     types = {name: typed for row in report.rows for name, typed in row.outputs}
-    portion: list[str] = []
-    held = 0
-    for name in names:
-        typed = types.get(name)
-        more = (report.value(typed.nbytes) or 0) if isinstance(typed, TensorType) else 0
-        if portion and held + more > _AT_ONCE:
-            yield portion
-            portion, held = [], 0
-        portion.append(name)
-        held += more
-    if portion:
-        yield portion
+    made = map(types.get, names)
+    sizes = [report.value(typed.nbytes) or 0 if isinstance(typed, TensorType) else 0 for typed in made]
+    ends = zip(accumulate(sizes), names, strict=True)
+    for _, portion in groupby(ends, lambda end: end[0] // _AT_ONCE):
+        yield [name for _, name in portion]
 
 
 def _type(value: Any) -> tuple[str, tuple[int, ...]]:

@@ -12,6 +12,7 @@ import math
 import operator
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -28,11 +29,9 @@ _REFUSED = {
     "aten.from_file": "it reads a file that the program names",
     "aten._debug_has_internal_overlap": "it is an internal test of torch",
 }
-_NAMESPACES = frozenset(
-    (
-        "aten", "prims", "quantized", "quantized_decomposed", "torchvision", "torchao", "transformers",
-        "rngprims", "profiler", "torch_attn", "torch_nn",
-    )
+_NAMESPACES = (
+    "aten", "prims", "quantized", "quantized_decomposed", "torchvision", "torchao", "transformers", "rngprims",
+    "profiler", "torch_attn", "torch_nn",
 )  # fmt: skip
 # Namespaces whose operators exist only after a library's module is imported.
 _REGISTERED_BY = {
@@ -141,8 +140,7 @@ def refuse_unsafe(graph: Graph) -> None:
             # The operator that a higher-order operator wraps.
             wrapped = value.what if isinstance(value, Opaque) and "." in value.what else ""
             if wrapped and (reason := reason_to_refuse(spelled(wrapped.removeprefix("torch.ops.")))):
-                what = f"{shown(wrapped)} is not run from a file: {reason}"
-                raise ModelError(f"{shown(node.name)}: {what}")
+                raise ModelError(f"{shown(node.name)}: {shown(wrapped)} is not run from a file: {reason}")
 
 
 def reason_to_refuse(op: Op) -> str:
@@ -165,10 +163,7 @@ _LOSSES = ("nll_loss_backward", "nll_loss2d_backward")
 
 
 def checked(op: Op, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of a torch operator, with checks of arguments that torch does not check itself.
-
-    Lists must be as long as the schema says, options must not be numbers, and a gradient's indices must be within bounds.
-    """
+    """A torch operator's function, with checks that torch lacks: of lists' lengths, options, and indices' bounds."""
     schema = getattr(function, "_schema", None)
     arguments = () if schema is None or op.dialect != "aten" else schema.arguments
     lengths = {arg.name: arg.N for arg in arguments if (arg.N or 0) > 1 and arg.default_value != []}
@@ -215,10 +210,9 @@ def _turns(
     condition: Any, body: Any, carried: Sequence[Any], additional: Sequence[Any] = ()
 ) -> Iterator[Any]:
     """The carried values after each iteration of a `while_loop`."""
-    state: Sequence[Any] = carried
-    while bool(condition(*state, *additional)[0]):
-        state = body(*state, *additional)
-        yield state
+    while bool(condition(*carried, *additional)[0]):
+        carried = body(*carried, *additional)
+        yield carried
 
 
 def _while_loop(condition: Any, body: Any, carried: Sequence[Any], additional: Sequence[Any] = ()) -> Any:
@@ -230,18 +224,15 @@ def _scan(
     combine: Any, init: Sequence[Any], xs: Sequence[torch.Tensor], additional: Sequence[Any] = ()
 ) -> Any:
     carried, turns = tuple(init), []
-    for index in range(xs[0].shape[0]):
-        found = combine(*carried, *[x[index] for x in xs], *additional)
+    for x in zip(*xs, strict=True):
+        found = combine(*carried, *x, *additional)
         carried = found[: len(init)]
         turns.append(found[len(init) :])
     return (*carried, *_stacked(turns))
 
 
 def _associative_scan(combine: Any, xs: Sequence[torch.Tensor], additional: Sequence[Any] = ()) -> Any:
-    turns = [tuple([x[0] for x in xs])]
-    for index in range(1, xs[0].shape[0]):
-        turns.append(combine(*turns[-1], *[x[index] for x in xs], *additional))
-    return _stacked(turns)
+    return _stacked([*accumulate(zip(*xs, strict=True), lambda done, x: combine(*done, *x, *additional))])
 
 
 def _stacked(turns: Sequence[Sequence[Any]]) -> tuple[Any, ...]:

@@ -1,7 +1,4 @@
-"""One of the processes that run a recorded step: runs the step as one rank, and compares it with the analysis.
-
-The step runs call by call, over real process groups. Each memory is freed when the file says.
-"""
+"""Runs a recorded step as one rank, call by call over real process groups, and compares it with the analysis."""
 
 from __future__ import annotations
 
@@ -26,17 +23,17 @@ from graphflops.dims import evaluate
 from graphflops.errors import ModelError, shown
 from graphflops.exporters.meshes import ranks_along
 from graphflops.exporters.recorded import graph_of, read_step
-from graphflops.exporters.step_file import RecordedStep
+from graphflops.exporters.step_file import RecordedStep, values_in
 from graphflops.graph import HOST_KINDS, Graph, Mesh, Node, Origin, Ref
 from graphflops.links.cost import kind_of, link_bytes
 from graphflops.ops import Op
 from graphflops.rules.registry import find
 from graphflops.runtime.compare import FlopCounterReference, RunComparison, without_compiler
-from graphflops.runtime.execute import Execution, Step
+from graphflops.runtime.execute import SPREAD, Execution, Step, Weights
 from graphflops.runtime.operators import overload_of, refuse_unsafe, resolve
 from graphflops.runtime.run import described, device_of, profile_of, refuse_too_large
-from graphflops.runtime.tensors import SPREAD, Weights
 from graphflops.runtime.validation import NodeResult, RankResult, Validation
+from graphflops.tensor import grouped
 
 _SECONDS = 60.0  # for which a process waits for the others
 # Namespaces of operators that only run with process groups.
@@ -138,13 +135,9 @@ class _Run:
         return tuple(watch.results({}))
 
     def peak(self) -> int:
-        """Peak of requested bytes in a second run.
-
-        The backward runs in a thread of its own, as in autograd, because each thread has its own cuBLAS workspace.
-        """
-        assert self.replay.graph.step is not None
-        nodes = zip(self.replay.graph.nodes, self.replay.graph.step.phases, strict=True)
-        backward = {node.name for node, phase in nodes if phase == "backward"}
+        """Peak of requested bytes. As in autograd, the backward runs in a thread, which has its own cuBLAS workspace."""
+        phases = self.replay.graph.phases
+        backward = {name for name, phase in phases.items() if phase == "backward"}
         with ThreadPoolExecutor(1, initializer=torch.cuda.set_device, initargs=(self.device,)) as pool:
             self.replay.around = lambda step: pool.submit(step).result() if step.name in backward else step()
             for _ in range(2):
@@ -154,8 +147,7 @@ class _Run:
                 self.replay.play(self.replay.inputs())
                 self.synchronize()
         self.replay.around = lambda step: step()
-        most: int = torch.cuda.memory_stats()["requested_bytes.all.peak"]
-        return most
+        return int(torch.cuda.memory_stats()["requested_bytes.all.peak"])
 
     def timed(self) -> float:
         """Seconds of a step, from the moment when all ranks are ready."""
@@ -219,15 +211,14 @@ class Replay(Execution):
         self.beside_host: set[int] = set()
         for call in step.calls:
             first, *others = call.args or [None]
-            counters = [step.values[one["v"]].storage for one in first] if _is_values(first) else []
-            if counters and all(self.on_host(number) for number in counters):
-                self.beside_host |= {step.values[one["v"]].storage for one in others if _is_values([one])}
+            counters = values_in(first) if isinstance(first, list) else []
+            if counters and all(self.on_host(step.values[one].storage) for one in counters):
+                numbers = values_in([one for one in others if not isinstance(one, list)])
+                self.beside_host |= {step.values[one].storage for one in numbers}
         self.host = {f"v{place}" for place, value in enumerate(step.values) if self.on_host(value.storage)}
-        self.dead: dict[str, list[str]] = {node.name: [] for node in graph.nodes}
-        for place, value in enumerate(step.values):
-            last = step.storages[value.storage].last
-            if 0 <= last < len(graph.nodes) - 1:
-                self.dead[graph.nodes[last].name].append(f"v{place}")
+        ends = ((step.storages[value.storage].last, f"v{place}") for place, value in enumerate(step.values))
+        inside = range(len(graph.nodes) - 1)  # what outlives the last call stays
+        self.dead = grouped((graph.nodes[last].name, name) for last, name in ends if last in inside)
 
     def on_host(self, storage: int) -> bool:
         """Whether memory is on the host. An optimizer's counter there has no bytes in the file."""
@@ -269,12 +260,12 @@ class Replay(Execution):
     def _one(self, node: Node, values: dict[str, Any], prefix: str) -> tuple[Any, ...]:
         self.where = _HOST if self.host.intersection(node.outputs) else self.device
         results = super()._one(node, values, prefix)
-        for name in self.dead[node.name]:
+        for name in self.dead.get(node.name, ()):
             self.settle(values.get(name))
         return results
 
     def _last_uses(self, graph: Graph) -> list[tuple[str, ...]]:
-        return [tuple(self.dead[node.name]) for node in graph.nodes]
+        return [tuple(self.dead.get(node.name, ())) for node in graph.nodes]
 
     def argument(self, argument: Any, values: Mapping[str, Any], prefix: str) -> Any:
         """An argument as torch takes it. Waits for a pending collective that writes or reads its memory."""
@@ -340,11 +331,6 @@ class Replay(Execution):
     def _opaque(self, what: str) -> Any:
         what = what.removeprefix("torch.")
         return self.where if what.partition(":")[0] in ("cpu", "cuda") else super()._opaque(what)
-
-
-def _is_values(given: Any) -> bool:
-    """Whether an argument of a recorded call is a list of values."""
-    return isinstance(given, list) and all(isinstance(one, dict) and "v" in one for one in given)
 
 
 class _Seen(TorchDispatchMode):  # type: ignore[misc]

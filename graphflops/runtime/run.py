@@ -19,12 +19,12 @@ from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph
 from graphflops.open_sizes import of_report
 from graphflops.report import Report
-from graphflops.runtime.compare import FlopCounterReference, RunComparison
-from graphflops.runtime.execute import Execution, Step
+from graphflops.runtime.compare import FlopCounterReference, RunComparison, row_finder
+from graphflops.runtime.counters import range_name
+from graphflops.runtime.execute import Execution, Step, Weights, dtype_of, random_inputs
 from graphflops.runtime.input_plans import checked, stored
 from graphflops.runtime.machine import free_bytes, machine_bytes
 from graphflops.runtime.operators import refuse_unsafe
-from graphflops.runtime.tensors import Weights, dtype_of, random_inputs
 from graphflops.runtime.validation import Ceilings, Validation
 from graphflops.view import View
 
@@ -34,10 +34,7 @@ def prepared(
     names: Mapping[str, str], inputs: Mapping[str, Any] | str | None, random_weights: bool, seed: int,
     profile: str | None = None,
 ) -> Run:  # fmt: skip
-    """The program, its analysis at the given sizes, its inputs and weights: all that a run needs.
-
-    profile: the device whose times are predicted; by default the GPU that runs the program.
-    """
+    """The program, its analysis, inputs and weights. profile: the device whose times are predicted, else the GPU used."""
     where = device_of(device)
     profile = profile or profile_of(where)
     graph = as_graph(model, model_name)
@@ -134,20 +131,33 @@ class Run(Record, frozen=True):
         return execution.run({name: tensor.clone() for name, tensor in self.inputs.items()})
 
     def memory(self, execution: Execution) -> int | None:
-        """Peak of requested bytes, with the inputs and without the weights.
-
-        None if the device does not measure it, or if weights are not kept on the device.
-        """
+        """Peak of requested bytes without the weights; None if it is not measured, or weights are not kept on the device."""
         if self.device.type != "cuda" or not self.weights.keep:
             return None
         execution.around, execution.after = lambda step: step(), lambda step, results: None
         torch.cuda.synchronize(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)
-        before = torch.cuda.memory_stats(self.device)["requested_bytes.all.current"]
+        before: int = torch.cuda.memory_stats(self.device)["requested_bytes.all.current"]
         self.once(execution)
         torch.cuda.synchronize(self.device)
-        most: int = torch.cuda.memory_stats(self.device)["requested_bytes.all.peak"] - before
-        return most
+        return int(torch.cuda.memory_stats(self.device)["requested_bytes.all.peak"] - before)
+
+
+def run_in_ranges(model: str, options: Mapping[str, Any]) -> None:
+    """Run a program twice: first to compile and tune its kernels, then each call in an NVTX range."""
+    run = prepared(model, **options)
+    execution, place = Execution(run.graph, run.weights, run.sizes, run.trusted), row_finder(run.report)
+
+    def around(step: Step) -> Any:
+        if step.nests:
+            return step()
+        with torch.cuda.nvtx.range(range_name(place(step))):
+            return step()
+
+    run.once(execution)
+    execution.around = around
+    run.once(execution)
+    torch.cuda.synchronize()
 
 
 def device_of(name: str) -> torch.device:
@@ -156,17 +166,16 @@ def device_of(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise ModelError(f"--device {shown(name)}: no such device; give cpu or cuda") from None
-    if device.type not in ("cpu", "cuda"):
+    if device.type == "cpu":
+        return device
+    if device.type != "cuda":
         raise ModelError(f"--device {shown(name)}: give cpu or cuda")
-    if device.type == "cuda":
-        if not torch.cuda.is_available():
-            what = "this machine has no CUDA device; --device cpu always runs"
-            raise ModelError(f"--device {shown(name)}: {what}")
-        if (device.index or 0) >= torch.cuda.device_count():
-            devices = torch.cuda.device_count()
-            raise ModelError(f"--device {shown(name)}: this machine has {devices} CUDA devices")
-        return torch.device("cuda", device.index or 0)
-    return device
+    if not torch.cuda.is_available():
+        raise ModelError(f"--device {shown(name)}: this machine has no CUDA device; --device cpu always runs")
+    index, devices = device.index or 0, torch.cuda.device_count()
+    if index >= devices:
+        raise ModelError(f"--device {shown(name)}: this machine has {devices} CUDA devices")
+    return torch.device("cuda", index)
 
 
 def described(device: torch.device) -> str:
@@ -176,17 +185,14 @@ def described(device: torch.device) -> str:
 
 def profile_of(device: torch.device) -> str | None:
     """The name of a GPU whose profile comes with graphflops; None for others, and for a CPU."""
-    if device.type != "cuda":
-        return None
-    name = torch.cuda.get_device_name(device)
+    name = described(device)
     return name if any(name in (one.name, *one.aliases) for one in published()) else None
 
 
 def memory_of(device: torch.device) -> int:
     """Free memory of a GPU, or all memory of the machine, in bytes."""
     if device.type == "cuda":
-        free: int = torch.cuda.mem_get_info(device)[0]
-        return free
+        return int(torch.cuda.mem_get_info(device)[0])
     return machine_bytes()
 
 
@@ -277,9 +283,7 @@ class Clock:
         return event
 
     def _between(self, begun: Any, ended: Any) -> float:
-        if self.device.type != "cuda":
-            return float(ended - begun)
-        return float(begun.elapsed_time(ended)) / 1000
+        return float(begun.elapsed_time(ended)) / 1000 if self.device.type == "cuda" else float(ended - begun)
 
 
 def keep_busy(seconds: float) -> None:

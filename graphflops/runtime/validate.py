@@ -1,7 +1,4 @@
-"""Runs a program and compares its analysis with the execution: a .pt2 by torch, an ONNX file by onnxruntime.
-
-A program from a file runs in a child process.
-"""
+"""Runs a program, one from a file in a child process, and compares its analysis: a .pt2 by torch, ONNX by onnxruntime."""
 
 from __future__ import annotations
 
@@ -10,17 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from graphflops.analysis import analyze, as_graph
+from graphflops.analysis import as_graph
 from graphflops.base.limits import SECONDS
 from graphflops.errors import ModelError
 from graphflops.exporters import reader_of, regular_file
-from graphflops.view import View
+from graphflops.graph import Graph
+from graphflops.report import Report
+from graphflops.runtime import isolated
+from graphflops.runtime.counters import available
+from graphflops.runtime.onnx_run import validate_onnx
+from graphflops.runtime.validation import Validation
 
 if TYPE_CHECKING:
-    from graphflops.graph import Graph
-    from graphflops.report import Report
     from graphflops.runtime.run import Run
-    from graphflops.runtime.validation import Validation
 
 _REPEATS = 5
 _ONNX = "onnxruntime runs an ONNX file on the CPU: omit --device and --counters"
@@ -61,21 +60,14 @@ def validate(
     """
     options: dict[str, Any] = {"model_name": model_name, "dims": dict(dims or {}), "names": dict(names or {})}
     options |= {"inputs": inputs, "device": device, "random_weights": random_weights, "seed": seed}
-    options["profile"] = profile
+    options["profile"], limits = profile, isolated.ChildLimits(time_limit, memory_limit)
     counted = _countable(model, options) if counters == "hardware" else None
-    found = _validated(model, repeats, options, (time_limit, memory_limit), rule_files, nproc)
-    return found if counted is None else _counted(found, counted, options)
-
-
-def _counted(found: Validation, report: Report, options: dict[str, Any]) -> Validation:
-    """The validation, with the counts of the GPU's hardware counters for each call."""
-    from graphflops.runtime.isolated import with_counters
-
-    return with_counters(found, report, options)
+    found = _validated(model, repeats, options, limits, rule_files, nproc)
+    return found if counted is None else isolated.with_counters(found, counted, options)
 
 
 def _validated(
-    model: object, repeats: int, options: dict[str, Any], limits: tuple[float, int | None],
+    model: object, repeats: int, options: dict[str, Any], limits: isolated.ChildLimits,
     rule_files: Sequence[str], nproc: int | None,
 ) -> Validation:  # fmt: skip
     """Validates a file in a child process with limits, a recorded step in several, and any other model in this process."""
@@ -85,11 +77,9 @@ def _validated(
         raise ModelError("--nproc is of the file of a recorded step: leave it out")
     if path is None:
         return validate_here(model, repeats, **options)
-    from graphflops.runtime.isolated import ChildLimits, validate_file, validate_ranks
-
-    if not is_recorded:
-        return validate_file(path, repeats, options, ChildLimits(*limits), rule_files)
-    return validate_ranks(path, nproc or 1, repeats, options, ChildLimits(*limits))
+    if is_recorded:
+        return isolated.validate_ranks(path, nproc or 1, repeats, options, limits)
+    return isolated.validate_file(path, repeats, options, limits, rule_files)
 
 
 def validate_here(
@@ -97,11 +87,13 @@ def validate_here(
 ) -> Validation:
     """Validate in this process. options: dims, names, inputs, random_weights, seed, profile: see `validate`."""
     graph = as_graph(model, model_name)
-    if graph.declared is not None:
-        if device != "cpu" or not graph.origin.path:
-            raise ModelError(_ONNX)
-        return _validated_onnx(graph, repeats, **options)
-    return _prepared(graph, device=device, **options).validated(repeats)
+    if graph.declared is None:
+        return _prepared(graph, device=device, **options).validated(repeats)
+    if device != "cpu" or not graph.origin.path:
+        raise ModelError(_ONNX)
+    with _needing("onnxruntime"):
+        import onnxruntime  # type: ignore[import-untyped]  # noqa: F401
+    return validate_onnx(graph, repeats, **options)
 
 
 def _countable(model: object, options: Mapping[str, Any]) -> Report:
@@ -112,8 +104,6 @@ def _countable(model: object, options: Mapping[str, Any]) -> Report:
     if graph.step is not None:
         raise ModelError("--counters hardware runs programs, not recorded steps: leave it out")
     run = _prepared(graph, **options)
-    from graphflops.runtime.counters import available
-
     if run.device.type != "cuda":
         raise ModelError("--counters hardware reads the counters of a GPU: give --device cuda")
     if not graph.origin.path:
@@ -127,26 +117,6 @@ def _prepared(graph: Graph, **options: Any) -> Run:
     with _needing("runtime"):
         from graphflops.runtime.run import prepared
     return prepared(graph, **options)
-
-
-def _validated_onnx(
-    graph: Graph, repeats: int, *, dims: Mapping[str, int], names: Mapping[str, str],
-    inputs: Mapping[str, Any] | str | None, random_weights: bool, seed: int, profile: str | None,
-) -> Validation:  # fmt: skip
-    with _needing("onnxruntime"):
-        import onnxruntime  # type: ignore[import-untyped]  # noqa: F401
-
-        from graphflops.runtime.input_plans import checked, stored
-        from graphflops.runtime.onnx_run import dtype_of, random_arrays, validate_onnx
-    given = stored(inputs, "numpy") if isinstance(inputs, str) else inputs
-    shapes = {name: tuple(array.shape) for name, array in given.items()} if given else None
-    report = analyze(graph, dims=dims, names=names, inputs=shapes, device=profile, fused=False)
-    try:
-        view = View(graph, report.rows)
-        arrays = random_arrays(report, view, seed) if given is None else checked(given, report, dtype_of)
-    except MemoryError:
-        raise ModelError("inputs of these sizes do not fit in memory: give smaller sizes by --dim") from None
-    return validate_onnx(graph.origin.path, report, arrays, repeats, random_weights)
 
 
 @contextmanager

@@ -91,12 +91,7 @@ _LAYS_OUT = ("view", "movement", "identity")  # kinds of the calls that repeat h
 
 
 def as_engines_run(program: Graph) -> Graph:
-    """A step or a prefill without the calls that an engine does not need.
-
-    A cache is not concatenated with its new entries, for which it has room; the program returns the new entries. Heads of
-    keys and values are not repeated. There are no masks: an engine knows the length of each request, and that prompts are
-    causal.
-    """
+    """A step or prefill without what engines do not need: joined caches (it returns new entries), repeated heads, masks."""
     caches = {entry.name for entry in program.inputs if entry.role == "user"}
     kept: dict[str, str] = {}  # by concatenation, its cache
     added: dict[str, str] = {}  # by concatenation, the new entries
@@ -199,10 +194,7 @@ class Exchanges(Record, frozen=True):
 def on_each(
     program: Graph, devices: int, network: Network, engine: Engine | None = None
 ) -> tuple[Graph, Exchanges]:
-    """The program of one device, and its collectives: sums of partial results, and gathers of logits.
-
-    Raises ModelError if nothing of it can be split over `devices` devices.
-    """
+    """The program of one device, and its collectives. Raises ModelError if nothing can be split over `devices` devices."""
     if devices == 1:
         return program, Exchanges(1)
     found = split(program, devices, can_copy=True)
@@ -286,8 +278,7 @@ class Steps(Record, frozen=True):
     def bytes_at(self, sizes: Mapping[str, int]) -> int | None:
         """Bytes that a step requests beside its weights; None if a size has no value."""
         entry, values = self.report.memory_use[-1], {**self.report.values, **sizes}
-        parts = [evaluate(size or 0, values) for size in (entry.requested_peak, entry.weights, entry.buffers)]
-        return None if None in parts else sum(parts[:1]) - sum(parts[1:])  # type: ignore[arg-type]
+        return evaluate(entry.requested_peak - (entry.weights or 0) - (entry.buffers or 0), values)
 
 
 class Prefill(Record, frozen=True):

@@ -331,11 +331,7 @@ def replicas(
     model: Model, *, devices: int, device: str, context: Sequence[int] = (8192,), network: str | None = None,
     **options: Any,
 ) -> Replication:  # fmt: skip
-    """All ways to serve a decoder on `devices` devices.
-
-    The devices of a copy share each layer, and are in one node (tensor parallel; each expert is split as well). Options and
-    errors are those of `serve`.
-    """
+    """All ways to serve a decoder on `devices` devices. Those of one copy are in one node. Options as of `serve`."""
     if not 1 <= devices <= _MOST_DEVICES:
         raise OptionError(f"--devices {devices:,}: give 1 to {_MOST_DEVICES:,}")
     node = network_of(complete(device_named(device)), network).node.devices

@@ -59,7 +59,7 @@ COLLECTIONS = {
     "kernels/matrices.py": "lowers decompositions to kernels, by word",
     "kernels/lower.py": "lowers calls to kernels, by kind and name",
     "kernels/gradients.py": "lowers gradients to kernels, by kind and name",
-    "runtime/flex/codegen.py": "names that the generated code already uses",
+    "runtime/flex/trace.py": "names that the generated code already uses",
     "runtime/flex/lowering.py": "one line of Triton for each pointwise operator, by canonical name",
     "runtime/operators.py": "refuses operators of torch that could harm the process",
 }

@@ -19,8 +19,7 @@ from torch.utils import _pytree as pytree
 import graphflops
 from graphflops.analysis import as_graph
 from graphflops.errors import GraphflopsError
-from graphflops.runtime.execute import Execution
-from graphflops.runtime.tensors import Weights
+from graphflops.runtime.execute import Execution, Weights
 from graphflops.runtime.validate import validate
 from tests.oracle.models import Effort, device as device_of, exported, quiet, table_of
 from tests.oracle.op_db import Program, samples

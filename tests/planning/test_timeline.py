@@ -34,7 +34,7 @@ def priced(layout: Layout, *, first: bool = False, again: float = 0.0, **part: A
     before, layer, after = found.prices.parts
     parts = (ends[0], layer, ends[1]) if first else (before, layer, after)
     prices = replace(found.prices, parts=parts, boundary=2**27, dispatched=2**26)
-    return replace(found, prices=prices, recompute=Recompute("full", 100, Tally(again)), known={})
+    return replace(found, prices=prices, recompute=Recompute("full", 100, Tally(again)))
 
 
 def busy(events: list[Event]) -> float:

@@ -125,7 +125,7 @@ def test_what_a_sharded_layer_sends() -> None:
     (step,) = found.steps
     nodes = ranks_of(found)[3]
     told = [attributes(node) for node in nodes if kind_of(node) == "COMM_COLL_NODE"]
-    layer = next(part for part, times in step.costs.of(0, step.costs.counts()) if times == 4).parameters
+    layer = next(part for part, times in step.costs.of(0, step.costs.counts) if times == 4).parameters
     sizes = [(COLLECTIVES[one["comm_type"]], one["comm_size"]) for one in told]
     assert sizes.count(("ALL_GATHER", 2 * layer // 8)) == 2 * 4 * step.costs.batches
     assert sizes.count(("REDUCE_SCATTER", 4 * layer)) == 4 * step.costs.batches
@@ -149,7 +149,7 @@ def test_kernels_have_the_work_of_the_plan(mesh: dict[str, int], schedule: str) 
     costs = found.steps[0].costs
     if "pp" in mesh:
         layout = replace(costs.layout, schedule=schedule, virtual=2 if schedule == "interleaved" else 1)  # type: ignore[arg-type]
-        found = replace(found, steps=(replace(costs, layout=layout, known={}).step(runs=True),))
+        found = replace(found, steps=(replace(costs, layout=layout).step(runs=True),))
     training = Training(precision="bf16", loss="cross-entropy")
     whole = analyze(DECODER, training=training, dims={"ids[0]": costs.layout.micro})
     assert whole.backward is not None

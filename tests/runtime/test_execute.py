@@ -16,9 +16,8 @@ import graphflops
 from graphflops.analysis import as_graph
 from graphflops.errors import FileError, ModelError, RunError
 from graphflops.graph import Graph, Input, Node, Opaque, Output, Ref
-from graphflops.runtime.execute import Execution
+from graphflops.runtime.execute import Execution, Weights
 from graphflops.runtime.operators import resolve
-from graphflops.runtime.tensors import Weights
 from tests.support import t
 
 SAMPLES = Path(__file__).parents[2] / "samples"

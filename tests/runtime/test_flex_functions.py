@@ -13,10 +13,9 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention 
 from graphflops.errors import ModelError
 from graphflops.exporters.live import from_exported_program
 from graphflops.graph import Graph
-from graphflops.runtime.execute import Execution
+from graphflops.runtime.execute import Execution, Weights
 from graphflops.runtime.flex import prepare
 from graphflops.runtime.flex.trace import functions, written
-from graphflops.runtime.tensors import Weights
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 F = torch.nn.functional

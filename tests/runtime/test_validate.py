@@ -23,9 +23,8 @@ from graphflops.errors import FileError, ModelError
 from graphflops.render import render
 from graphflops.report.timeline import CallTime
 from graphflops.runtime import isolated, run as validation
-from graphflops.runtime.execute import Execution
-from graphflops.runtime.input_plans import input_plans
-from graphflops.runtime.tensors import Weights, random_inputs
+from graphflops.runtime.execute import Execution, Weights, random_inputs
+from graphflops.runtime.input_plans import random_values
 from graphflops.runtime.validation import CheckResult, NodeResult, Validation
 from graphflops.view import View
 
@@ -407,7 +406,7 @@ def test_all_open_sizes_are_named_at_once() -> None:
     graph = graphflops.load(SAMPLES / "gqa_transformer.onnx")
     report = graphflops.analyze(graph, assume=False)
     with pytest.raises(ModelError, match="give --dim batch=N, --dim sequence=N"):
-        input_plans(report, View(graph, report.rows))
+        next(random_values(report, View(graph, report.rows), torch.randn, torch.ones, torch.randint))
 
 
 def test_arrays_from_a_file_are_those_of_the_inputs(tmp_path: Path) -> None:

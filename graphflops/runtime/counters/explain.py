@@ -50,10 +50,7 @@ class Explanation(Record, frozen=True):
 def explain_row(
     row: Row, counted: RangeCount, value: problems.Value, backward: bool = False, tiles: int | None = None
 ) -> Explanation:
-    """Explain the counts of the NVTX range of a report's row.
-
-    value: `Report.value`. backward: True for the gradients that the row prices. tiles: as for `explain`.
-    """
+    """Explain the counts of a row's NVTX range. value: `Report.value`. backward: for the gradients that the row prices."""
     cost = row.backward if backward else row.cost
     if row.state == "unknown" or cost is None:
         return explain(None, counted)
@@ -62,12 +59,9 @@ def explain_row(
 
 
 def explain(
-    model_flops: int | None,
-    counted: RangeCount,
-    problem: problems.Problem | None = None,
-    masked_flops: int = 0,
-    tiles: int | None = None,
-) -> Explanation:
+    model_flops: int | None, counted: RangeCount, problem: problems.Problem | None = None,
+    masked_flops: int = 0, tiles: int | None = None,
+) -> Explanation:  # fmt: skip
     """Compare the FLOPs of the analysis with the counted ones.
 
     problem: the sizes of the products; without it, only equality and masks are recognised. masked_flops: the masked part
@@ -78,8 +72,12 @@ def explain(
     def answer(verdict: Verdict, padded: int | None, *reasons: str) -> Explanation:
         return Explanation(model_flops, padded, total, verdict, (*path, *reasons))
 
-    if not model_flops:
-        return _without_matrix_work(model_flops, counted, path)
+    if model_flops is None:
+        return Explanation(None, None, total, "unknown", ("the analysis has no number",))
+    if not model_flops and counted.tensor_flops:
+        return answer("different", None, "matrix work where the analysis has none")
+    if not model_flops:  # multiply-adds of elementwise kernels are not matrix work
+        return Explanation(0, 0, 0, "equal")
     if total == 0:
         return Explanation(model_flops, None, 0, "different", ("no matrix path",))
     if tiles is not None and tiles != total:
@@ -99,16 +97,6 @@ def explain(
     if masked_flops and model_flops - masked_flops <= total < model_flops:
         return answer("skipped", None, "masked tiles skipped")
     return answer("different", None, f"{total / model_flops:.3f} of the model")
-
-
-def _without_matrix_work(model_flops: int | None, counted: RangeCount, path: tuple[str, ...]) -> Explanation:
-    """The explanation of a call for which the analysis has no matrix FLOPs, or 0."""
-    if model_flops is None:
-        return Explanation(None, None, counted.flops, "unknown", ("the analysis has no number",))
-    if counted.tensor_flops:
-        reasons = (*path, "matrix work where the analysis has none")
-        return Explanation(0, None, counted.flops, "different", reasons)
-    return Explanation(0, 0, 0, "equal")  # multiply-adds of elementwise kernels are not matrix work
 
 
 def _verdict(fit: TiledWork, model_flops: int) -> Verdict:
@@ -326,16 +314,20 @@ def _pairs(problem: problems.AttentionProblem, rows: int, columns: int) -> int:
     return sum(rows * up(min(end, problem.keys), columns) for end in ends)
 
 
-_SIZE = r"(?:\(int\))?(\d+)"
-_TRAITS = re.compile(rf"flash_\w*kernel<\w+_kernel_traits<{_SIZE}, {_SIZE}, {_SIZE}")
-_NVJET = re.compile(r"nvjet_\w+?_(\d+)x(\d+)_(\d+)x\d+_(\d+)x(\d+)_")
-_PATTERNS = (
-    re.compile(r"tilesize(\d+)x(\d+)x(\d+)"),
-    re.compile(r"sdpa_\w*?_(\d+)x(\d+)x(\d+)_"),  # cuDNN
-    re.compile(rf"GemmShape<{_SIZE}, {_SIZE}, {_SIZE}>"),
-    re.compile(r"cutlass\w*_(\d+)x(\d+)_(\d+)x\d+_"),
-    re.compile(r"(?:cutlass|sgemm|dgemm|gemm)\w*_(\d+)x(\d+)_()"),
+# Names of kernels that state their tile.
+_FORMS = (
+    r"flash_\w*kernel<\w+_kernel_traits<{depth}, {rows}, {columns}",
+    r"nvjet_\w+?_{rows}x{columns}_{depth}x\d+_{up}x{along}_",
+    r"tilesize{rows}x{columns}x{depth}",
+    r"sdpa_\w*?_{rows}x{columns}x{depth}_",  # cuDNN
+    r"GemmShape<{rows}, {columns}, {depth}>",
+    r"cutlass\w*_{rows}x{columns}_{depth}x\d+_",
+    r"(?:cutlass|sgemm|dgemm|gemm)\w*_{rows}x{columns}_",
 )
+_SIZES_OF_TILE = {
+    name: rf"(?:\(int\))?(?P<{name}>\d+)" for name in ("rows", "columns", "depth", "up", "along")
+}
+_PATTERNS = [re.compile(form.format(**_SIZES_OF_TILE)) for form in _FORMS]
 _GROUPED = re.compile(r"_g([2-9]\d*|1\d+)_")
 _ROLE = re.compile(r"(fprop|dgrad|wgrad)")  # the product of a convolution that a kernel computes
 _INSTRUCTION = re.compile(r"tensor(\d+)x(\d+)x(\d+)")
@@ -343,13 +335,9 @@ _INSTRUCTION = re.compile(r"tensor(\d+)x(\d+)x(\d+)")
 
 def tile_of(name: str) -> Tile | None:
     """The tile of a kernel of cuBLAS, cuDNN, CUTLASS or flash attention; None if its name does not state it."""
-    if match := _TRAITS.search(name):
-        width, rows, columns = map(int, match.groups())
-        return Tile(rows, columns, width)
-    if match := _NVJET.search(name):
-        rows, columns, depth, up, along = map(int, match.groups())
-        return Tile(rows, columns, depth, (up, along))
-    for pattern in _PATTERNS:
-        if match := pattern.search(name):
-            return Tile(int(match[1]), int(match[2]), int(match[3]) if match[3] else None)
-    return None
+    match = next(filter(None, (pattern.search(name) for pattern in _PATTERNS)), None)
+    if match is None:
+        return None
+    sizes = {key: int(size) for key, size in match.groupdict().items()}
+    cluster = sizes.pop("up", 1), sizes.pop("along", 1)
+    return Tile(**sizes, cluster=cluster)

@@ -37,10 +37,7 @@ _FORBIDDEN = "ERR_NVGPUCTRPERM"
 
 
 def range_name(*place: int) -> str:
-    """The NVTX range of a call: `gf:12`, and `gf:12.3` for the fourth call of a graph nested in it.
-
-    It has numbers because a call's name may contain any character, and ranges are read back from text.
-    """
+    """The NVTX range of a call, by numbers alone: `gf:12`, and `gf:12.3` for the fourth call of a graph nested in it."""
     return "gf:" + ".".join(map(str, place))
 
 
@@ -78,10 +75,7 @@ def measure(argv: Sequence[str], *, timeout: float | None = None) -> dict[str, R
 
 
 def read_csv(text: str) -> dict[str, RangeCount]:
-    """The counters by range, from what `ncu --csv --page raw --nvtx` prints.
-
-    A kernel in nested ranges belongs to the innermost. Raises ModelError if a counter is missing or was not read.
-    """
+    """The counters by (innermost) range that `ncu --csv --page raw --nvtx` prints. ModelError if a counter is missing."""
     lines = [line for line in text.splitlines() if line.startswith('"')]
     kernels: dict[str, list[KernelCount]] = {}
     for row in csv.DictReader(lines):
@@ -103,12 +97,11 @@ def _kernel(row: Mapping[str, str]) -> KernelCount:
     absent = [name for name in (_READ, _WRITTEN, _INSTRUCTION.format("ffma")) if name not in counts]
     if absent:
         raise ModelError(f"no {absent[0]} in the output of ncu: its columns are not the requested ones")
-    tensor: dict[str, int] = {}
+    tensor = Counter[str]()
     for name, count in counts.items():
         if name.startswith(_TENSOR) and count:
             source = name[len(_TENSOR) :].partition("_")[0]
-            dtype = _DTYPES.get(source, source)
-            tensor[dtype] = tensor.get(dtype, 0) + count
+            tensor[_DTYPES.get(source, source)] += count
     instructions = {name: counts.get(_INSTRUCTION.format(name), 0) for name in _INSTRUCTIONS}
     return KernelCount(
         name=row["Kernel Name"],

@@ -81,10 +81,7 @@ Problem = Union[Products, AttentionProblem]
 
 
 def problem_of(row: Row, value: Value, backward: bool = False) -> Problem | None:
-    """The products of a call, from its types; None if it is not a matrix product, convolution or attention.
-
-    value: `Report.value`, the number of a size. backward: True for the gradients that the row prices.
-    """
+    """The products of a call, or of its gradients; None for other calls. value: `Report.value`, the number of a size."""
     op = operator(row.op)
     inputs, outputs = _shapes(row.inputs, value), _shapes(row.outputs, value)
     if inputs is None or not outputs or not op.parameters:
@@ -125,16 +122,15 @@ def _product(out: tuple[int, ...], depth: int, backward: bool) -> Products:
     *batch, rows, columns = out if len(out) > 1 else (1, *out)
     count, flops = prod(batch), 2 * prod(out) * depth
 
-    def job(m: int, n: int, k: int, folded: tuple[int, int, int]) -> KernelJob:
-        ways = [MatrixProduct(TiledAxis(m), TiledAxis(n), TiledAxis(k), count)]
-        if count > 1:
-            ways.append(MatrixProduct(TiledAxis(folded[0]), TiledAxis(folded[1]), TiledAxis(folded[2])))
-        return KernelJob(tuple(ways))
+    def job(each: tuple[int, int, int], folded: tuple[int, int, int]) -> KernelJob:
+        ways = {each: count, folded: 1}  # the same without a batch
+        axes = [(TiledAxis(m), TiledAxis(n), TiledAxis(k), number) for (m, n, k), number in ways.items()]
+        return KernelJob(tuple([MatrixProduct(*one) for one in axes]))
 
     if not backward:
-        return Products(flops, (job(rows, columns, depth, (count * rows, columns, depth)),))
-    first = job(rows, depth, columns, (count * rows, depth, columns))
-    return Products(flops, (first, job(depth, columns, rows, (depth, columns, count * rows))))
+        return Products(flops, (job((rows, columns, depth), (count * rows, columns, depth)),))
+    first = job((rows, depth, columns), (count * rows, depth, columns))
+    return Products(flops, (first, job((depth, columns, rows), (depth, columns, count * rows))))
 
 
 def _convolution(
@@ -167,7 +163,7 @@ def _convolution(
 def _jobs(
     images: int, outputs: int, inputs: Sequence[int], groups: int, sides: Sequence[tuple[int, int, int]],
     strides: Sequence[int],
-) -> tuple[KernelJob, KernelJob, KernelJob]:  # fmt: skip
+) -> tuple[KernelJob, ...]:  # fmt: skip
     """The jobs of the output, of the input's gradient and of the filter's gradient.
 
     outputs, inputs: channels of a group; of the inputs, plain and padded.
@@ -192,11 +188,8 @@ def _jobs(
         together = "; ".join(filter(None, (note, "taps padded to whole strides")))
         columns, depth = TiledAxis(c, phases), TiledAxis(outputs, parts)
         gradient.append(MatrixProduct(TiledAxis(rows, images), columns, depth, groups, together))
-    return (
-        KernelJob(tuple(output), "fprop"),
-        KernelJob(tuple(gradient), "dgrad"),
-        KernelJob(tuple(weight), "wgrad"),
-    )
+    roles = {"fprop": output, "dgrad": gradient, "wgrad": weight}
+    return tuple([KernelJob(tuple(ways), role) for role, ways in roles.items()])
 
 
 def _inside(size: int, results: int, taps: int, stride: int) -> int:

@@ -37,7 +37,11 @@ class PreparedAttention:
         self, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, count: int = 0
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Output, log-sum-exp and each program's counts. count: 0 nothing, 1 tiles, 2 tiles and visible scores."""
-        self._fits(q, k)
+        made = self.blocks
+        if (q.shape[2], k.shape[2]) != (made.queries, made.keys):
+            lengths = f"{made.queries} queries and {made.keys} keys"
+            raise ModelError(f"the mask is for {lengths}, not {q.shape[2]} and {k.shape[2]}")
+        made.repeats(q.shape[0], q.shape[1])
         k, v = (x.expand(q.shape[0], -1, -1, -1) if x.shape[0] == 1 < q.shape[0] else x for x in (k, v))
         return launch.run_forward(q, k, v, self.problem(q, scale, count))
 
@@ -65,16 +69,6 @@ class PreparedAttention:
         """The arguments of a launch except its operands."""
         scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
         return replace(self.settings, scale=scale, count=count)
-
-    def _fits(self, q: Tensor, k: Tensor) -> None:
-        given = self.blocks
-        if (q.shape[2], k.shape[2]) != (given.queries, given.keys):
-            made = f"{given.queries} queries and {given.keys} keys"
-            raise ModelError(f"the mask is for {made}, not {q.shape[2]} and {k.shape[2]}")
-        entries, heads = given.by_row[0].counts.shape[:2]
-        if q.shape[0] % entries or q.shape[1] % heads:
-            made = f"{entries} batch entries and {heads} heads"
-            raise ModelError(f"the mask is for {made}, not {q.shape[0]} and {q.shape[1]}")
 
 
 def prepare(

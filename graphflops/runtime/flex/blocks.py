@@ -48,18 +48,10 @@ def override(**tiles: Tiles) -> Iterator[None]:
 
 
 def tiles_for(kernel: Kernel, q: Tensor, v: Tensor, blocks: tuple[int, int]) -> Tiles:
-    """The settings that a kernel runs with on these operands.
-
-    blocks: sizes of the mask's blocks, which tiles must divide. Raises ModelError if not even a tile of 16 divides them.
-    """
+    """The settings of a kernel. blocks: sizes of the mask's blocks; ModelError if not even a tile of 16 divides them."""
     width = max(q.shape[-1], v.shape[-1])
-    tiles = _chosen.get().get(kernel) or _recorded(kernel, _device_name(q.device), q.element_size(), width)
+    tiles = _chosen.get().get(kernel) or _recorded(kernel, q.device, q.element_size(), width)
     return replace(tiles, rows=_dividing(tiles.rows, blocks[0]), columns=_dividing(tiles.columns, blocks[1]))
-
-
-@functools.cache
-def _device_name(device: torch.device) -> str:
-    return str(torch.cuda.get_device_name(device) if device.type == "cuda" else device.type)
 
 
 @functools.cache
@@ -73,10 +65,11 @@ def _dividing(tile: int, block: int) -> int:
 
 
 @functools.cache
-def _recorded(kernel: Kernel, device: str, itemsize: int, width: int) -> Tiles:
+def _recorded(kernel: Kernel, device: torch.device, itemsize: int, width: int) -> Tiles:
     text = resources.files("graphflops.runtime.flex").joinpath("configs.json").read_text("utf-8")
     machines: dict[str, list[dict[str, Any]]] = json.loads(text)
-    name = next((name for name in machines if device.startswith(name)), "default")
+    known = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    name = next((name for name in machines if known.startswith(name)), "default")
     entries = [entry for entry in machines[name] if entry["kernel"] == kernel]
     fits = [entry for entry in entries if entry["itemsize"] >= itemsize and entry["width"] >= width]
     if not fits:
@@ -105,6 +98,15 @@ class MaskBlocks:
     keys: int
     by_row: tuple[BlockLists, BlockLists]  # partial and full blocks
     by_column: tuple[BlockLists, BlockLists]  # the same
+
+    def repeats(self, batch: int, heads: int) -> int:
+        """How often so many batch entries and query heads repeat the mask. Raises ModelError if it is for others."""
+        entries, own = self.by_row[0].counts.shape[:2]
+        if batch % entries or heads % own:
+            raise ModelError(
+                f"the mask is for {entries} batch entries and {own} heads, not {batch} and {heads}"
+            )
+        return int(batch // entries * (heads // own))
 
 
 @dataclass(frozen=True)
@@ -208,11 +210,5 @@ def predicted_tiles(
         length, size, tile = blocks.keys, blocks.columns, tiles.columns
     across = blocks.rows // tiles.rows if by_column else blocks.columns // tiles.columns
     starts = torch.arange(0, length, tile) // size  # the line of blocks that each line of tiles lies in
-    executed = []
-    for counts in (full.counts.cpu().long(), partial.counts.cpu().long()):
-        if batch % counts.shape[0] or heads % counts.shape[1]:
-            made = f"{counts.shape[0]} batch entries and {counts.shape[1]} heads"
-            raise ModelError(f"block_mask is for {made}, not {batch} and {heads}")
-        repeats = (batch // counts.shape[0]) * (heads // counts.shape[1])
-        executed.append(int(counts[..., starts].sum()) * across * repeats)
-    return FlexCounts(*executed)
+    listed = [int(each.counts.cpu().long()[..., starts].sum()) for each in (full, partial)]
+    return FlexCounts(*(number * across * blocks.repeats(batch, heads) for number in listed))

@@ -56,10 +56,7 @@ Constants = namedtuple(
 def laid_out(
     kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, problem: LaunchSettings
 ) -> tuple[Tiles, int, Tensor]:
-    """The tiles of a kernel, its number of programs, and a tensor for their counts, empty if nothing is counted.
-
-    There is a program for each tile of queries in each head, or for each tile of keys in each key head.
-    """
+    """The tiles of a kernel, its number of programs (one for each tile in each head), and a tensor for their counts."""
     tiles = tiles_for(kernel, q, v, (problem.rows, problem.columns))
     rows, tile = (k, tiles.columns) if kernel == "key_gradient" else (q, tiles.rows)
     batch, heads, length = rows.shape[:3]
@@ -178,10 +175,7 @@ def backward(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
     grad: Tensor, grad_lse: Tensor | None, problem: LaunchSettings,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of q, k and v, and the counts of the kernel of the query's and of the key's gradient.
-
-    The first kernel writes `delta`, which the second reads.
-    """
+    """Gradients of q, k and v, and the counts of the two kernels. The first writes `delta`, which the second reads."""
     check(q, k, v)
     grad_q, grad_k, grad_v = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
     loaded, gradient = (q, k, v, grad), functions(problem.functions).gradient

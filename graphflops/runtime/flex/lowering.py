@@ -81,10 +81,7 @@ def passes(op: Op) -> bool:
 
 
 def lowered(node: Node, kind: str, operand: Callable[[Argument], Value]) -> Value | None:
-    """The result of a call, in a Triton type; None for an operator without a translation.
-
-    operand: reads an argument as a value.
-    """
+    """The result of a call, in a Triton type; None for an operator without a translation. operand: reads an argument."""
     op, arguments = node.operator, node.arguments()
     # the number with which a call fills a tensor
     number = arguments.get("value") if op.kind == "creation" else None

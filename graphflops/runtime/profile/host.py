@@ -1,7 +1,4 @@
-"""Micro-benchmarks of a device's host CPU: how fast it runs Python and launches PyTorch's kernels.
-
-Tensors are so small that a GPU always waits for the CPU.
-"""
+"""Micro-benchmarks of a device's host CPU, on tensors so small that a GPU always waits for it."""
 
 import os
 import statistics
@@ -25,10 +22,7 @@ _FASTER, _SLOWER = 1.15, 1.7  # from program to program, and from one moment to 
 
 
 def host_benchmarks(device: str, rounds: int = _ROUNDS) -> dict[str, float]:
-    """The least CPU seconds of a call of each micro-benchmark on a device ("cuda" or "cpu"). Takes about three seconds.
-
-    The benchmarks take turns, so that each finds a moment in which no other work slows its core.
-    """
+    """The least CPU seconds of each micro-benchmark on "cuda" or "cpu". They take turns, for about three seconds in all."""
     x, image = torch.randn(16, 16, device=device), torch.randn(1, 8, 8, 8, device=device)
     linear, norm = nn.Linear(16, 16, device=device), nn.LayerNorm(16, device=device)
     convolution = nn.Conv2d(8, 8, 3, device=device)
@@ -107,8 +101,7 @@ class _Attention(nn.Module):  # type: ignore[misc]
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         attended = nn.functional.scaled_dot_product_attention(q, k, v)
         merged = attended.transpose(1, 2).reshape(batch, length, width)
-        mixed: torch.Tensor = x + self.gelu(self.out(merged))
-        return mixed
+        return x + self.gelu(self.out(merged))
 
 
 def _seconds(call: Callable[[], object], count: int, device: str) -> float:
@@ -135,11 +128,7 @@ class Others:
         self.begun = _processor_seconds()
 
     def shares(self) -> dict[Part, float]:
-        """The share of the processor (`cpu`) and of the GPU (`gpu`) that others took, as far as the system shows it.
-
-        The processor's share is the mean since this object was made. The GPU's is the larger of the shares before and after
-        the measurements: during them, it is ours.
-        """
+        """The shares that others took: of the processor the mean, of the GPU the larger one before and after."""
         ended = _processor_seconds()
         found: dict[Part, float] = {}
         if self.begun is not None and ended is not None and ended[1] > self.begun[1]:

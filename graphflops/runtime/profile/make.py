@@ -101,12 +101,9 @@ def _require_enough(measured: Measurement, kind: str) -> None:
         (reason, _), *_ = measured.refused.most_common(1)
         most = f"{failed:,} failed, most of them with: {shown(reason, 200)}"
         raise RunError(f"--device {kind}: {_counted(measured)}, and {most}")
-    missing = [
-        what
-        for what, is_product in (("product", True), ("elementwise kernel", False))
-        if all(bool(kernel.flops) is not is_product for kernel, _ in measured.kernels)
-    ]
-    if missing:
+    are_products = {kernel.flops > 0 for kernel, _ in measured.kernels}
+    names = {"product": True, "elementwise kernel": False}
+    if missing := [name for name, is_product in names.items() if is_product not in are_products]:
         raise RunError(f"--device {kind}: {_counted(measured)}, no {' and no '.join(missing)}: {_AGAIN}")
 
 
@@ -241,10 +238,6 @@ def _kept(found: Measured) -> Measured:
     return [(kernel, seconds) for kernel, seconds in found if next(seen[_group(kernel)]) % _HELD_OUT]
 
 
-# Raised for a kernel that the device, this release of torch, or its memory does not allow.
-_REFUSED = (RuntimeError, NotImplementedError)
-
-
 def _trials(clock: Clock) -> list[Trial]:
     """The kernels to measure, in an order that uses up all groups at the same rate."""
     if clock.runtime == "onnxruntime":
@@ -278,9 +271,9 @@ def measure(clock: Clock, limit: float, progress: Progress | None = None) -> Mea
         if time.monotonic() > ended:
             break
         try:
-            seconds = _seconds(clock, trial)
-            found.kernels += [] if seconds is None else [(trial.kernel, seconds)]
-        except _REFUSED as error:
+            if seconds := _seconds(clock, trial):
+                found.kernels.append((trial.kernel, seconds))
+        except RuntimeError as error:  # the device, this release of torch, or its memory does not allow it
             found.refused[first_line(error)] += 1
     return found
 
@@ -289,4 +282,4 @@ def _seconds(clock: Clock, trial: Trial) -> float | None:
     """Seconds of a trial; None if this torch has no such kernel."""
     with torch.no_grad():
         calls = trial.prepare()
-        return clock.seconds(calls) if calls else None
+        return clock.seconds(calls) / trial.turns if calls else None

@@ -1,6 +1,6 @@
 """Kernels of onnxruntime on the CPU to measure: models of one operator each."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise, product
 from math import prod
@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import onnxruntime  # type: ignore[import-untyped]
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
-from graphflops.base.record import Record
 from graphflops.kernels.kernel import Convolution, Family, Kernel, Product, Rows
 from graphflops.runtime.profile.trial import Calls, CpuClock, Trial, spread
 
@@ -26,16 +25,6 @@ _FILTERS = ((1, 0, 1), (3, 0, 1), (3, 1, 1), (3, 0, 4), (1, 0, 8), (5, 1, 4), (3
 _IN_A_ROW = 4  # convolutions in one model, because a session converts layouts only before and after them
 
 
-class Session(Record, frozen=True):
-    """A call of a session whose model runs an operator `turns` times in a row."""
-
-    run: Callable[[], object]
-    turns: int
-
-    def __call__(self) -> object:
-        return self.run()
-
-
 class OnnxClock(CpuClock):
     """Times operators of onnxruntime on the CPU, without the cost of a session's call, which a program has only once."""
 
@@ -47,10 +36,9 @@ class OnnxClock(CpuClock):
         self.entering = super().seconds(_prepare("Relu", ((1,),), {}, False))
 
     def seconds(self, calls: Calls) -> float:
-        """Shortest mean time of one operator."""
+        """Shortest mean time of the operators of one model."""
         whole = super().seconds(calls)
-        turns = calls[0].turns if isinstance(calls[0], Session) else 1
-        return max(whole - self.entering, whole / _LEAST) / turns
+        return max(whole - self.entering, whole / _LEAST)
 
 
 # Operator, family, variant, inputs of the tensor's size, further inputs of a row's size, arithmetic per element, attributes.
@@ -105,10 +93,10 @@ def _convolution(batch: int, channels: int, side: int, width: int, groups: int) 
     if flops <= _MOST_FLOPS:
         axes = (side, side), (side, side), (width, width)
         sizes = Convolution(batch, channels, channels, *axes, groups)
-        read = prod(shapes[0]) + prod(shapes[1])
+        read = sum(map(prod, shapes))
         kernel = Kernel("convolution", "float32", flops, 0, _WIDTH * read, _WIDTH * prod(shapes[0]), sizes)
         attributes = {"group": groups, "pads": [width // 2] * 4}
-        yield Trial(kernel, partial(_prepare, "Conv", shapes, attributes, True, _IN_A_ROW))
+        yield Trial(kernel, partial(_prepare, "Conv", shapes, attributes, True, _IN_A_ROW), _IN_A_ROW)
 
 
 def _prepare(
@@ -118,10 +106,7 @@ def _prepare(
     is_weight: bool,
     turns: int = 1,
 ) -> Calls:
-    """A session that runs one operator; `turns` times, each on the result before.
-
-    The last input of a product or convolution is a constant, as weights are.
-    """
+    """A session that runs one operator, `turns` times in a row. is_weight: whether the last input is a constant."""
     names = [f"x{index}" for index in range(len(shapes))]
     chance = np.random.default_rng(0)
     values = dict(zip(names, (chance.standard_normal(shape, np.float32) for shape in shapes), strict=True))
@@ -131,11 +116,9 @@ def _prepare(
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     constants = []
     if is_weight:
-        weight = values.pop(names[-1])
-        shape, data = weight.shape, weight.tobytes()
-        constants = [helper.make_tensor(names[-1], TensorProto.FLOAT, shape, data, raw=True)]
+        constants = [numpy_helper.from_array(values.pop(names[-1]), names[-1])]
         inputs.pop()
     graph = helper.make_graph(nodes, "trial", inputs, [output], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=8)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return [Session(partial(session.run, None, values), turns)]
+    return [partial(session.run, None, values)]

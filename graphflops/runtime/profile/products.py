@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from functools import partial
 from math import prod
 from random import Random
-from typing import Any
 
 import torch
 from msgspec.structs import replace
@@ -93,7 +92,7 @@ def attentions(clock: Clock) -> Iterator[Trial]:
     for kernel, dtype, forward, backward in _ATTENTION_COUNTS[clock.device]:
         chance = Random(kernel + dtype)
         for index in range(forward + backward):
-            sizes, is_causal = _attention_sizes(chance, kernel, index >= forward, batches)
+            sizes = _attention_sizes(chance, kernel, index >= forward, batches)
             kind, rows = getattr(torch, dtype), sizes.batch * sizes.width
             queries = rows * sizes.heads * sizes.queries * kind.itemsize
             keys = 2 * rows * sizes.kv_heads * sizes.keys * kind.itemsize
@@ -102,13 +101,13 @@ def attentions(clock: Clock) -> Iterator[Trial]:
             if sizes.phase == "backward":
                 work = (flops * 5 // 2, 0, 3 * queries + keys, queries + keys)
             if work[0] < _MOST_ATTENTION_FLOPS[clock.device] * (0.2 if dtype == "float32" else 1):
-                calls = partial(_attention_calls, kind, sizes, is_causal, clock.device)
+                calls = partial(_attention_calls, kind, sizes, clock.device)
                 yield Trial(Kernel("attention", dtype, *work, sizes), calls)
 
 
 def _attention_sizes(
     chance: Random, kernel: AttentionKernel, is_backward: bool, batches: tuple[int, ...]
-) -> tuple[Attention, bool]:
+) -> Attention:
     batch, heads = chance.choice(batches), chance.choice((4, 8, 12, 16, 32, 48))
     width = chance.choice((32, 64, 64, 64, 80, 128, 128))
     keys = chance.choice((32, 49, 77, 128, 197, 256, 512, 577, 1024, 1500, 2048, 4096, 8192))
@@ -119,42 +118,33 @@ def _attention_sizes(
         keys *= chance.choice((1, 4))
     queries = 1 if shape == "decode" else keys
     batch = max(1, min(batch, _MOST_SCORES // (heads * queries * keys), 2**29 // (heads * keys * width)))
-    shared = chance.choice((1, 1, 4)) if kernel == "flash" and not is_backward else 1
+    shared = chance.choice((1, 1, 4)) if is_flash else 1
     computed = 0.5 * (1 + 1 / queries) if shape == "causal" else 1.0
-    phase = "backward" if is_backward else "forward"
-    sizes = Attention(batch, heads, heads // shared, queries, keys, width, computed, kernel, phase)  # type: ignore[arg-type]
-    return sizes, shape == "causal"
+    phase: Pass = "backward" if is_backward else "forward"
+    return Attention(batch, heads, heads // shared, queries, keys, width, computed, kernel, phase)
 
 
-def _attention_calls(kind: torch.dtype, sizes: Attention, is_causal: bool, device: str) -> Calls:
+def _attention_calls(kind: torch.dtype, sizes: Attention, device: str) -> Calls:
+    is_causal, of_flash = sizes.computed < 1, sizes.kernel == "flash"
     q = random((sizes.batch, sizes.queries, sizes.heads, sizes.width), kind, device).transpose(1, 2)
     shape = (sizes.batch, sizes.keys, sizes.kv_heads, sizes.width)
     k, v = (random(shape, kind, device).transpose(1, 2) for _ in range(2))
     if device == "cpu":
         return [partial(torch.nn.functional.scaled_dot_product_attention, q, k, v, is_causal=is_causal)]
-    ops, more = torch.ops.aten, (0.0, is_causal)
-    if sizes.kernel == "flash":
-        forward = partial(ops._scaled_dot_product_flash_attention, q, k, v, *more)
-    else:
-        name = f"_scaled_dot_product_{sizes.kernel}_attention"
-        forward = partial(getattr(ops, name), q, k, v, None, sizes.phase == "backward", *more)
+    name = f"_scaled_dot_product_{sizes.kernel}_attention"
+    bias = () if of_flash else (None, sizes.phase == "backward")
+    forward = partial(getattr(torch.ops.aten, name), q, k, v, *bias, 0.0, is_causal)
     if sizes.phase == "forward":
         return [forward]
-    return [_backward(sizes, q, k, v, is_causal, forward())]
-
-
-def _backward(sizes: Attention, q: Any, k: Any, v: Any, is_causal: bool, saved: Any) -> partial[Any]:
-    ops, inputs = torch.ops.aten, (random(saved[0].shape, saved[0].dtype, "cuda"), q, k, v)
+    saved = forward()
+    inputs = random(saved[0].shape, kind, device), q, k, v
+    backward = partial(getattr(torch.ops.aten, f"{name}_backward"), *inputs)
     if sizes.kernel == "efficient":
-        wanted = [True, True, True, False]
-        backward = ops._scaled_dot_product_efficient_attention_backward
-        return partial(backward, *inputs, None, *saved, 0.0, wanted, is_causal)
+        return [partial(backward, None, *saved, 0.0, [True, True, True, False], is_causal)]
     out, lse, *lengths, seed, offset = saved[:8]
-    if sizes.kernel == "flash":
-        backward = ops._scaled_dot_product_flash_attention_backward
-        return partial(backward, *inputs, out, lse, *lengths, 0.0, is_causal, seed, offset)
-    backward = ops._scaled_dot_product_cudnn_attention_backward
-    return partial(backward, *inputs, out, lse, seed, offset, None, *lengths, 0.0, is_causal)
+    if of_flash:
+        return [partial(backward, out, lse, *lengths, 0.0, is_causal, seed, offset)]
+    return [partial(backward, out, lse, seed, offset, None, *lengths, 0.0, is_causal)]
 
 
 # By element type: numbers of forward calls, and of gradients of each operand.

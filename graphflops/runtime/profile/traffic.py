@@ -117,12 +117,14 @@ def _turned(axes: int) -> Callable[[int, int, int], Sizes]:
     return lambda rows, columns, width: Strided(rows * columns, axes, 2, waste=_SECTOR - width)
 
 
-def _windows(taps: int) -> Callable[[int, int, int], Sizes]:
-    """Sizes of a pooling that leaves a fourth of the pixels."""
-    return lambda rows, columns, width: Windows(rows * columns // 4, taps)
+def _windows(taps: int, left: float = 0.25) -> Callable[[int, int, int], Sizes]:
+    """Sizes of a kernel that reads windows of an image. left: the pixels of its result for each pixel."""
+    return lambda rows, columns, width: Windows(int(left * rows * columns), taps)
 
 
-_resize, _average = torch.nn.functional.interpolate, torch.nn.functional.avg_pool2d
+_average = partial(torch.nn.functional.avg_pool2d, kernel_size=2)
+_twice = partial(torch.nn.functional.interpolate, scale_factor=2)
+_softmax = partial(Plan, "softmax")
 _to_float = partial(Plan, "copy", dtypes=("bfloat16",))
 _scatter = partial(Plan, "scatter", most=2**24)
 _sort = partial(Plan, "sort", dtypes=("float32",), most=2**24)
@@ -142,11 +144,8 @@ _PLANS: tuple[Plan, ...] = (
     Plan("normalization", _batch_norm(False), work=4, columns=(49, 12544), is_inner=False),
     Plan("normalization", _batch_norm(True), reads=2, work=8, columns=(49, 12544), is_inner=False),
     Plan("normalization", _group_norm, variant="group_norm", work=8, columns=(4096, 4096)),
-    Plan(
-        "softmax", _with(torch.softmax, lambda x: 1), work=5, variant="softmax", count=14, columns=(32, 65536)
-    ),
-    Plan(
-        "softmax",
+    _softmax(_with(torch.softmax, lambda x: 1), work=5, variant="softmax", count=14, columns=(32, 65536)),
+    _softmax(
         lambda x: partial(ATEN._softmax_backward_data, _same(x), torch.softmax(x, 1), 1, x.dtype),
         reads=2,
         work=4,
@@ -171,19 +170,13 @@ _PLANS: tuple[Plan, ...] = (
     _scatter(lambda x: partial(x.index_add, 0, _places(x), _same(x)), reads=3, writes=2),
     _scatter(_with(ATEN.embedding_dense_backward, _places, len, lambda _: -1, lambda _: False)),
     _on_image(lambda x: torch.max_pool2d(x, 3, 2, 1), writes=0.25, variant="max_pool", sizes=_windows(9)),
-    _on_image(lambda x: _average(x, 2), writes=0.25, variant="avg_pool", sizes=_windows(4)),
+    _on_image(_average, writes=0.25, variant="avg_pool", sizes=_windows(4)),
+    _on_image(_twice, writes=4, work=0, variant="nearest", sizes=_windows(0, left=4)),
     _on_image(
-        lambda x: _resize(x, scale_factor=2, mode="bilinear"),
+        partial(_twice, mode="bilinear"),
         writes=4,
         variant="linear",
         sizes=lambda rows, columns, width: Rows(4 * columns, rows, is_inner=False),
-    ),
-    _on_image(
-        lambda x: _resize(x, scale_factor=2),
-        writes=4,
-        work=0,
-        variant="nearest",
-        sizes=lambda rows, columns, width: Windows(4 * rows * columns, 0),
     ),
     Plan("random", lambda x: partial(torch.native_dropout, x, 0.1, True), writes=1.25, work=3),
     Plan("scan", lambda x: partial(torch.cumsum, x, 1), variant="cumsum", dtypes=_FLOAT32),

@@ -28,6 +28,7 @@ class Trial(Record, frozen=True):
 
     kernel: Kernel
     prepare: Callable[[], Calls]
+    turns: int = 1  # how often a call runs the kernel
 
 
 class _Clock:
