@@ -103,7 +103,6 @@ class Truth:
 
     @property
     def exact(self) -> bool:
-        """Whether it is known exactly where it holds."""
         return self.upper == self.lower
 
     def __invert__(self) -> Truth:
@@ -211,9 +210,7 @@ def _joined(cases: Iterable[Case]) -> Cases | None:
 
 
 def _merged(a: Case, b: Case) -> Case | None:
-    """One case that holds where either does: one contains the other, or they differ in one pair of opposite bounds whose
-    ranges overlap or touch. None if there is no such case.
-    """
+    """One case that holds where either does, if one contains the other or their ranges along one term overlap or touch."""
     if _implies(a, b) or _implies(b, a):
         return b if _implies(a, b) else a
     first, second = bounds(a), bounds(b)

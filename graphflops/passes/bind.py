@@ -129,8 +129,7 @@ class Binding(Struct):
         """All symbols of the program and of the costs; those that the analysis named come last."""
         computed = open_sizes(graph).computed
         infos = {name: self._info(name, entry, computed) for name, entry in graph.symbols.items()}
-        told = {name: SymbolInfo(value, "user") for name, value in self.given.items() if name not in infos}
-        infos.update(told)
+        infos |= {name: SymbolInfo(value, "user") for name, value in self.given.items() if name not in infos}
         for cost in costs:
             for quantity in (cost.matrix_flops, cost.vector_flops, cost.read_bytes, cost.written_bytes):
                 for name in sorted(quantity.symbols) if isinstance(quantity, Expr) else ():

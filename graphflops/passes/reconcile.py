@@ -3,9 +3,8 @@
 If neither a rule nor the file gives a type, `FallbackTypes` takes what the format infers or the file declares.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
+from itertools import zip_longest
 
 from msgspec.structs import replace
 
@@ -187,10 +186,9 @@ class Reconciler:
         derived = priced.estimate.out
         if priced.state != "unknown" and any(name is not None for name in node.outputs[len(derived) :]):
             self.say("GF105", node, f"rule gives {len(derived)} results, the file names {len(node.outputs)}")
-        for place, name in enumerate(node.outputs):
+        for name, value in zip_longest(node.outputs, derived):
             if name is None:
                 continue
-            value = derived[place] if place < len(derived) else None
             if value is not None and not isinstance(value, UnknownType):
                 fallback.compare(name, value, graph)
                 if priced.outgrown:  # sizes that are too large to compute with get names
@@ -265,7 +263,6 @@ def _writes(node: Node) -> bool:
 
 
 def _is_same(ours: Value, recorded: Value) -> bool:
-    """Whether a derived type is exactly the recorded one."""
     if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
         return False
     return ours.shape == recorded.shape and ours.dtype is recorded.dtype

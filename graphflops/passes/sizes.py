@@ -63,12 +63,10 @@ def with_sizes(program: PricedProgram, labels: Mapping[str, str]) -> PricedProgr
         if isinstance(size, int) or len(size.symbols) != 1:
             continue
         (name,) = size.symbols
-        info = raised.get(name)
-        if info is None:
+        if (info := raised.get(name)) is None:
             continue
         first = max(info.minimum or 0, 1)
-        least = _least(size, name, first)
-        if least is not None:
+        if (least := _least(size, name, first)) is not None:
             info = raised[name] = replace(info, minimum=least)
         if info.given_by == "assumption" and isinstance(more := size - 1, Expr):
             some = _least(more, name, first) or first
