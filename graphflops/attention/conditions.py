@@ -175,9 +175,8 @@ def _case(terms: Iterable[Affine]) -> Case | None:
         by_direction[direction] = constant
     for (row, column), constant in by_direction.items():
         against = by_direction.get((-row, -column))
-        if (against is not None and at_least(-1, constant + against)) or (
-            row <= 0 and column <= 0 and at_least(-1, constant)
-        ):
+        is_refuted = against is not None and at_least(-1, constant + against)
+        if is_refuted or (row <= 0 and column <= 0 and at_least(-1, constant)):
             return None
     if any(not each.kept for each in remainders):
         return None

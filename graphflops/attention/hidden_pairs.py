@@ -82,10 +82,8 @@ class Hiding(Struct, dict=True):
 
     def unfollowed(self, names: Sequence[str]) -> dict[str, None]:
         """Operators that choose what masks hide and are not followed; a number that is only added chooses nothing."""
-        kinds = {
-            name: typed.dtype.kind for name in self.behind(names) if (typed := self.view.types.get(name))
-        }
-        chosen = [name for name, kind in kinds.items() if kind in ("bool", "int", "uint")]
+        typed = ((name, self.view.types.get(name)) for name in self.behind(names))
+        chosen = [name for name, x in typed if x is not None and x.dtype.kind in ("bool", "int", "uint")]
         makers = filter(None, map(self.view.makers.get, self.behind(chosen)))
         return {x.node.op: None for x in makers if not (x.operator.reads_sizes or is_followed(x))}
 

@@ -305,10 +305,8 @@ class _Axis(Record, frozen=True):
             channels = shape[channel]
             if channels == _COLOURS and all(isinstance(shape[axis], Expr) for axis in pair):
                 return True
-            is_channel = channels in (1, _COLOURS) or (
-                isinstance(channels, Expr) and _IMAGE_WORDS.isdisjoint(_words(str(channels)))
-            )
-            if is_channel and not _IMAGE_WORDS.isdisjoint(words):
+            is_open = isinstance(channels, Expr) and _IMAGE_WORDS.isdisjoint(_words(str(channels)))
+            if (is_open or channels in (1, _COLOURS)) and not _IMAGE_WORDS.isdisjoint(words):
                 return True
         return False
 

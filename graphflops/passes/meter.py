@@ -115,11 +115,8 @@ class Meter:
             return Peak(most, self.marks[most])
         # Largest at the hints first; sizes without an example are so large that leading terms decide.
         marks = [*self.marks]
-        found = evaluate_all(marks, self.hints)
-        if None in found:
-            names = {name for mark in marks if isinstance(mark, Expr) for name in mark.symbols}
-            others = evaluate_all(marks, {**dict.fromkeys(names, _SOME_SIZE), **self.hints})
-            found = [other if size is None else size for size, other in zip(found, others, strict=True)]
+        names = {name for mark in marks if isinstance(mark, Expr) for name in mark.symbols}
+        found = evaluate_all(marks, {**dict.fromkeys(names, _SOME_SIZE), **self.hints})
         sizes = dict(zip(marks, found, strict=True))
         ranked = sorted(marks, key=lambda mark: sizes[mark] or 0, reverse=True)
         if len(ranked) > _MOST_COMPARED:

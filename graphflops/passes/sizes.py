@@ -56,9 +56,8 @@ def with_sizes(program: PricedProgram, labels: Mapping[str, str]) -> PricedProgr
     users = [entry.name for entry in program.graph.inputs if entry.role == "user"]
     typed = [(name, program.operands[name]) for name in users]
     passed = tuple([Named(name, value.like()) for name, value in typed if isinstance(value, TensorType)])
-    described = program.binding.describe(program.graph, (main.cost, main.backward))
+    raised = program.binding.describe(program.graph, (main.cost, main.backward))
     named = [*passed, *(output for row in main.rows for output in row.outputs)]
-    raised = dict(described)
     for _, size in _open(named):
         if isinstance(size, int) or len(size.symbols) != 1:
             continue

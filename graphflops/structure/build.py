@@ -207,7 +207,6 @@ class Measures:
 
     def __init__(self, report: Report) -> None:
         self.report = report
-        self.is_timed = bool(report.device)
         self.names = report.names
         # A saved report does not say which values are parameters.
         self.no_parameters: Attributes = {} if report.program is None else {"parameters": 0}
@@ -254,7 +253,7 @@ class Measures:
 
     def seconds(self, rows: Iterable[Row]) -> Attributes:
         """Time of calls on the device; a call that launches nothing takes none."""
-        if not self.is_timed:
+        if not self.report.device:
             return {}
         return {"time": float(sum(row.time.seconds for row in rows if row.time is not None))}
 
