@@ -222,11 +222,9 @@ class Reconciler:
         return True
 
     def _agreed(self, node: Node, ours: Value, recorded: Value, chosen: bool, used: bool) -> Value:
-        """Chooses one of two different types and adds a diagnostic.
-
-        There is no diagnostic for an element type that is `chosen` by autocasting or by a device (16-bit norms keep float32
-        statistics on a GPU). There is none if `used` is False: unused results of operators whose kernels keep different
-        statistics and workspaces on different devices.
+        """Chooses one of two different types and adds a diagnostic. It adds none for an element type that is `chosen` by
+        autocasting or by a device (16-bit norms keep float32 statistics on a GPU), and none if `used` is False: unused
+        results of operators whose kernels keep different statistics and workspaces on different devices.
         """
         if self.binding.moved:
             return recorded if ours is None else ours

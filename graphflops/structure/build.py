@@ -79,8 +79,7 @@ class Program:
     def modules(self, depth: int | None, names: Iterable[str] | None = None) -> networkx.MultiDiGraph:
         """The graph of modules; with `names`, of these calls, inputs and results only.
 
-        A program of one module gives the graph of its calls. Layers of different stages are separate nodes. Raises
-        OptionError for a depth below 1.
+        A program of one module gives the graph of its calls. Stages stay apart. Raises OptionError for a depth below 1.
         """
         if depth is not None and depth < 1:
             raise OptionError(f"depth is {shown(str(depth))}: levels of modules, at least 1")
@@ -139,9 +138,8 @@ class _Modules:
                 self.of[name], self.turns[name] = made, turn
 
     def ends(self) -> None:
-        """Adds inputs, weights and results. A weight that only one module reads is part of its node.
-
-        Others with the same modules are one node if their names differ only in numbers.
+        """Adds inputs, weights and results. A weight that only one module reads is part of its node; others with the same
+        modules are one node if their names differ only in numbers.
         """
         holders = {self.graph.nodes[name].get("module", ""): name for name in reversed([*self.graph])}
         groups: dict[Hashable, list[str]] = {}
