@@ -28,7 +28,7 @@ from graphflops.devices import complete, device, platform_of
 from graphflops.execution.runs import Runs
 from graphflops.inductor.plan import Plans
 from graphflops.kernels.kernel import bytes_of
-from graphflops.passes.attention import find_attentions, user_masks
+from graphflops.passes.attention import find_attentions
 from graphflops.passes.bind import bind
 from graphflops.passes.price import price
 from graphflops.time.compiled import CompiledLauncher
@@ -82,7 +82,7 @@ def exported(model: str, size: int, batch: int, folder: Path) -> Graph:
 
 def launcher(graph: Graph, execution: str) -> Launcher:
     """The program as it runs under an execution."""
-    program = find_attentions(price(graph, bind(graph, {}, {})), user_masks(None, graph))
+    program = find_attentions(price(graph, bind(graph, {}, {})), {})
     known = complete(device("rtx4090"))
     host, platform = known.host, platform_of(known)
     assert host is not None

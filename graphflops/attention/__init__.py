@@ -1,6 +1,6 @@
-"""The attentions of a program and what their masks hide; `program` finds them. Reports need only `AttentionUse`.
+"""What spells out attention, and what masks hide, for `passes/attention.py`. Reports need only `AttentionUse`.
 
-How attention is found: `match` (spelled out in several operators), `program` (one operator, and the gradients).
+How attention that is spelled out in several operators is found: `match`.
 
 How a mask is evaluated: `index_propagation` follows a value through the calls of a scope (`scopes`, `constants`). It uses
 `structure` for layouts, gathers and joins, and a domain (of `scopes`) for everything else. A domain has formulas (`affine`,

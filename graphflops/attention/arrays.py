@@ -5,8 +5,6 @@ first; what they do not settle is evaluated for every pair. An unknown number co
 -inf or -1e4 that is added to it. numpy is imported only when a mask is evaluated in this way.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from functools import reduce
@@ -141,7 +139,6 @@ class ArrayDomain(Domain[Interval]):
     def array(self, scope: Scope, name: str, before: int, most: int = _MOST_WHOLE) -> Any:
         """All of a tensor, as the step at `before` finds it; None if some of it is not known."""
         typed, around = scope.type_of(name), scope.bound.get(name)
-        size = None if typed is None else typed.numel
         if typed is None:
             return None
         found = None if scope.writes else array_of_value(scope, name, typed)
@@ -149,7 +146,7 @@ class ArrayDomain(Domain[Interval]):
             return found
         if around is not None and isinstance(around[1], Ref):
             return self.array(around[0], around[1].name, around[2], most)
-        if not isinstance(size, int) or size > most:
+        if not isinstance(typed.numel, int) or typed.numel > most:
             return None
         key = scope, name, before if scope.writes else 0
         if key not in self.wholes and self.computing < _DEEPEST:

@@ -103,7 +103,6 @@ class Truth:
 
     @property
     def exact(self) -> bool:
-        """Whether it is known exactly where it holds."""
         return self.upper == self.lower
 
     def __invert__(self) -> Truth:
@@ -176,9 +175,8 @@ def _case(terms: Iterable[Affine]) -> Case | None:
         by_direction[direction] = constant
     for (row, column), constant in by_direction.items():
         against = by_direction.get((-row, -column))
-        if (against is not None and at_least(-1, constant + against)) or (
-            row <= 0 and column <= 0 and at_least(-1, constant)
-        ):
+        is_refuted = against is not None and at_least(-1, constant + against)
+        if is_refuted or (row <= 0 and column <= 0 and at_least(-1, constant)):
             return None
     if any(not each.kept for each in remainders):
         return None
@@ -211,9 +209,7 @@ def _joined(cases: Iterable[Case]) -> Cases | None:
 
 
 def _merged(a: Case, b: Case) -> Case | None:
-    """One case that holds where either does: one contains the other, or they differ in one pair of opposite bounds whose
-    ranges overlap or touch. None if there is no such case.
-    """
+    """One case that holds where either does, if one contains the other or their ranges along one term overlap or touch."""
     if _implies(a, b) or _implies(b, a):
         return b if _implies(a, b) else a
     first, second = bounds(a), bounds(b)

@@ -13,16 +13,8 @@ from functools import reduce
 from operator import or_
 from typing import Any, Union
 
-from graphflops.attention.conditions import (
-    FALSE,
-    HIDING,
-    ZERO,
-    Affine,
-    Case,
-    Truth,
-    doubled_visible,
-    where_not_negative,
-)
+from graphflops.attention import conditions
+from graphflops.attention.conditions import Affine, Case, Truth
 from graphflops.attention.elementwise import array_type
 from graphflops.base.lazy import numpy as np
 from graphflops.base.record import Record
@@ -67,7 +59,6 @@ class Constants:
         return self.arrays[name]
 
     def use(self, name: str, typed: TensorType) -> None:
-        """Record that a mask is made of a stored tensor."""
         if typed.rank:
             self.used.add(name)
 
@@ -137,7 +128,7 @@ def stored_form(
     if form is None:
         return None
     constants.use(name, typed)
-    row, column = [ZERO, ZERO, *[at[axis] for axis in wide]][-2:]
+    row, column = [conditions.ZERO, conditions.ZERO, *[at[axis] for axis in wide]][-2:]
     return form, row, column
 
 
@@ -156,9 +147,8 @@ class Matrix(Record, frozen=True):
     numbers: tuple[float, float] | None
 
     def truth(self, row: Affine, column: Affine) -> Truth:
-        """Where it is true at a row and a column of the matrix."""
         at = [[row * term.row + column * term.column + term.constant for term in case] for case in self.cases]
-        found = reduce(or_, (where_not_negative(*terms) for terms in at), FALSE)
+        found = reduce(or_, (conditions.where_not_negative(*terms) for terms in at), conditions.FALSE)
         return ~found if self.negated else found
 
 
@@ -177,7 +167,7 @@ def _form(array: Any) -> Form | None:
         array = row[None]
     numbers = None
     if array.dtype.kind == "f":
-        hides = array <= HIDING
+        hides = array <= conditions.HIDING
         low, rest = array[hides], array[~hides]
         if rest.size and not low.size and not (rest == rest[0]).all():
             return None
@@ -218,7 +208,7 @@ def _cases(matrix: Any) -> tuple[Case, ...] | None:
         tried.append(((Affine(1, -1, int((last - rows)[beyond].max())),), (Affine(0, -1, prefix - 1),)))
     pairs = 2 * int(np.count_nonzero(matrix))
     for cases in tried:
-        met = [case for each in cases for case in where_not_negative(*each).upper]
-        if doubled_visible(tuple(met), *matrix.shape)[0] == pairs:
+        met = [case for each in cases for case in conditions.where_not_negative(*each).upper]
+        if conditions.doubled_visible(tuple(met), *matrix.shape)[0] == pairs:
             return cases
     return None

@@ -314,8 +314,8 @@ def _functions() -> dict[str, Callable[..., Interval]]:
         "floor_divide": _quotient(np.floor_divide),
         "remainder": _remainder,
         "where": chosen,
-        "ge": _compared(np.greater_equal),
-        "gt": _compared(np.greater),
+        "ge": _corners(np.greater_equal),
+        "gt": _corners(np.greater),
         "eq": _equal,
         "ne": lambda a, b: _negated(_equal(a, b)),
         "logical_and": rising(np.minimum),
@@ -359,11 +359,6 @@ def chosen(condition: Interval, yes: Interval, no: Interval) -> Interval:
     true, false = condition.low > 0, condition.high <= 0
     low = np.where(true, yes.low, np.where(false, no.low, np.minimum(yes.low, no.low)))
     return Interval(low, np.where(true, yes.high, np.where(false, no.high, np.maximum(yes.high, no.high))))
-
-
-def _compared(function: Callable[..., Any]) -> Callable[[Interval, Interval], Interval]:
-    """`a > b` or `a >= b`."""
-    return lambda a, b: Interval(function(a.low, b.high) * 1.0, function(a.high, b.low) * 1.0)
 
 
 def _equal(a: Interval, b: Interval) -> Interval:

@@ -5,7 +5,6 @@ Its score and mask functions are graphs of scalars, and of the tensors that they
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +18,7 @@ from graphflops.attention.hidden_pairs import ValueNumbers, digest, pattern_of
 from graphflops.attention.index_propagation import Propagation, is_followed
 from graphflops.attention.rectangles import Counted, Grid, Lists, closed_blocks, count_listed, formulas
 from graphflops.attention.scopes import FAR, GraphScopes, Restriction, Scope, size_of
+from graphflops.base.record import Record
 from graphflops.dims import Dim, Expr, dim_min, prod, same
 from graphflops.errors import GraphflopsError, ModelError, shown
 from graphflops.graph import Graph, Node, Ref
@@ -37,8 +37,7 @@ _LISTS = (2, 3), (4, 5)
 _FAILURES = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
 
 
-@dataclass(frozen=True, eq=False)
-class Function:
+class Function(Record, frozen=True, eq=False, dict=True):
     """A score or mask function."""
 
     scope: Scope
@@ -105,7 +104,6 @@ class Function:
 
     @cached_property
     def restriction(self) -> Restriction:
-        """The function as it applies to scores."""
         return Restriction(
             *(self.scope, self.result, _AFTER_ALL),
             sense="score" if self.places == SCORE_PLACES else "keep",
@@ -124,8 +122,7 @@ class Function:
         return Truth(found.upper, NEVER) if may_hide else found
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(Record, frozen=True):
     """One attention with its functions."""
 
     lead: tuple[Dim, ...]  # batch entries and heads of the queries
@@ -138,7 +135,7 @@ class Problem:
     lists: Lists | None  # the blocks that run, if they are available
 
     def identity(self, numbers: ValueNumbers) -> Any:
-        """A key that is equal for attentions with the same visible pairs."""
+        """Equal for attentions with the same visible pairs."""
         sizes = self.lead, self.queries, self.keys, self.rows, self.columns
         functions = [numbers.of(each.scope, each.result) for each in (self.score, self.mask)]
         return sizes, *functions, self.lists and tuple(map(digest, self.lists.arrays))

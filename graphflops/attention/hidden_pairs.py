@@ -11,21 +11,11 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from graphflops.attention import conditions
 from graphflops.attention.affine import AffineDomain
 from graphflops.attention.arrays import ArrayDomain, Enumeration, array_of_value
 from graphflops.attention.attention_use import Hidden, Masking as Kind, window
-from graphflops.attention.conditions import (
-    ALWAYS,
-    COLUMN,
-    ROW,
-    TRUE,
-    Case,
-    Cases,
-    Residue,
-    SameBlock,
-    bounds,
-    doubled_visible,
-)
+from graphflops.attention.conditions import COLUMN, ROW, TRUE, Case, Cases
 from graphflops.attention.index_propagation import Propagation, is_followed
 from graphflops.attention.match import Masking, Spelled
 from graphflops.attention.piecewise import Known
@@ -92,10 +82,8 @@ class Hiding(Struct, dict=True):
 
     def unfollowed(self, names: Sequence[str]) -> dict[str, None]:
         """Operators that choose what masks hide and are not followed; a number that is only added chooses nothing."""
-        kinds = {
-            name: typed.dtype.kind for name in self.behind(names) if (typed := self.view.types.get(name))
-        }
-        chosen = [name for name, kind in kinds.items() if kind in ("bool", "int", "uint")]
+        typed = ((name, self.view.types.get(name)) for name in self.behind(names))
+        chosen = [name for name, x in typed if x is not None and x.dtype.kind in ("bool", "int", "uint")]
         makers = filter(None, map(self.view.makers.get, self.behind(chosen)))
         return {x.node.op: None for x in makers if not (x.operator.reads_sizes or is_followed(x))}
 
@@ -105,9 +93,8 @@ class Hiding(Struct, dict=True):
         sizes = zip(() if typed is None else typed.shape[::-1], (keys, queries), strict=False)
         if typed is None or any(size not in (1, whole) for size, whole in sizes):
             maker = self.view.makers.get(name)
-            return Hidden(
-                mask="tensor", inputs=self.inputs((name,)), unfollowed=(maker.node.op,) if maker else ()
-            )
+            unfollowed = (maker.node.op,) if maker else ()
+            return Hidden(mask="tensor", inputs=self.inputs((name,)), unfollowed=unfollowed)
         shape = (*typed.shape[:-2], queries, keys)
         sense: Sense = "keep" if typed.dtype.kind == "bool" else "added"
         mask = Restriction(self.scope, Ref(name), call.place, sense, shape[:-2])
@@ -133,9 +120,8 @@ class Hiding(Struct, dict=True):
         others = [(x.sense, x.lead, x.axes, x.before if x.scope.writes else 0) for x in restrictions]
         key = (*values, *others, queries, keys)
         if key not in self.known:
-            self.known[key] = (
-                self.evaluated(restrictions, queries, keys) if restrictions else Hidden(is_whole=False)
-            )
+            unmasked = Hidden(is_whole=False)
+            self.known[key] = self.evaluated(restrictions, queries, keys) if restrictions else unmasked
         found = self.known[key]
         if not unknown or found.is_whole or found.inputs:
             return found
@@ -161,7 +147,7 @@ class Hiding(Struct, dict=True):
         pairs = 2 * queries * keys
         visible, told, problems = pairs, False, 1
         with suppress(DimError):
-            visible, told = doubled_visible(truth.upper, queries, keys)
+            visible, told = conditions.doubled_visible(truth.upper, queries, keys)
         doubled, exact = pairs - visible, told and truth.exact
         # Evaluation may find more hidden pairs than the formulas.
         is_short = not exact and (not told or lost or not is_open)
@@ -268,7 +254,7 @@ def digest(array: Any) -> Any:
 
 def pattern_of(visible: Cases, queries: Dim, keys: Dim) -> str:
     """The name of the visible pairs' form; "" if it has none."""
-    if visible == ALWAYS:
+    if visible == conditions.ALWAYS:
         return ""
     if len(visible) == 1:
         return _of_case(visible[0], queries, keys)
@@ -279,9 +265,9 @@ def pattern_of(visible: Cases, queries: Dim, keys: Dim) -> str:
 
 
 def _of_case(case: Case, queries: Dim, keys: Dim) -> str:
-    blocks = [term.constant for term in case if isinstance(term, SameBlock)]
-    steps = [term for term in case if isinstance(term, Residue)]
-    limits = bounds(case)
+    blocks = [term.constant for term in case if isinstance(term, conditions.SameBlock)]
+    steps = [term for term in case if isinstance(term, conditions.Residue)]
+    limits = conditions.bounds(case)
     right, left = limits.pop(_KEYS_UP_TO, None), limits.pop(_KEYS_FROM, None)
     first = limits.pop(_FIRST_KEYS, None)
     others = any((step.form, step.constant, step.kept) != (DISTANCE, 0, 1) for step in steps)

@@ -5,8 +5,6 @@ and values are: formulas (`affine`), or arrays of numbers and of intervals (`arr
 Operators along whole axes (cumulative sums, reductions, repeats, buckets) are evaluated in numpy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -140,16 +138,14 @@ class Propagation(Evaluator[V]):
         return self.evaluate(each.scope, each.value, (), each.before, inputs)
 
     def value(self, name: str, at: Indices) -> V:
-        """The value of that name at an index, computed once for each index."""
         written = self.before if self.scope.writes else 0
         key = (id(self.scope), name, written, *map(id, at))
         if key not in self.memo:
             around, self.missing = self.missing, False
             found = self._value(name, at)
             is_unknown = self.domain.is_unknown(found)
-            self.unsure = self.unsure or (
-                is_unknown and (typed := self.scope.type_of(name)) is not None and typed.dtype.kind == "bool"
-            )
+            dtype = self.dtype_of(Ref(name)) if is_unknown else None
+            self.unsure = self.unsure or (dtype is not None and dtype.kind == "bool")
             if is_unknown and not self.missing:
                 is_open = self.is_open(name)
                 self.open, self.lost = self.open or is_open, self.lost or not is_open
@@ -253,9 +249,6 @@ class Propagation(Evaluator[V]):
         )
         values = [None if x is None else self.operand(x, at) for x in given]
         return self.domain.apply(*primitive(function, values))
-
-    def cast(self, step: Step, value: V) -> V | None:
-        return self.domain.apply(Function("cast", (None,), self.result_type(step)), [value])
 
     def _written(self, name: str, write: Step, at: Indices) -> V | None:
         """The value of that name after a step wrote in place to it, or to part of it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, Union
+from typing import Literal
 
 from graphflops.base.record import Record
 from graphflops.dims import Dim, differ, floor_div, prod, same
@@ -19,10 +19,10 @@ from graphflops.ops.operator import by_name
 from graphflops.tensor import TensorType
 from graphflops.view import Call, View, axis_along, first_of, is_mask
 
-Part = Literal[
-    "product", "softmax", "layout", "cast", "dropout", "scale", "bias", "choice", "cap", "join", "part"
-]
-Role = Union[Part, Literal["power", "gate", "sum"]]
+Role = Literal[
+    "product", "softmax", "layout", "cast", "dropout", "scale", "bias", "choice", "cap", "join", "part", "power",
+    "gate", "sum",
+]  # fmt: skip
 
 # By canonical name; every other operator has the role of its kind.
 _BY_ROLE: dict[Role | None, str] = {

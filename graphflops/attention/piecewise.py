@@ -12,19 +12,8 @@ from itertools import product
 from operator import and_, or_
 from typing import Union
 
-from graphflops.attention.conditions import (
-    FALSE,
-    HIDING,
-    TRUE,
-    UNKNOWN,
-    ZERO,
-    Affine,
-    SameBlock,
-    Truth,
-    truth,
-    where_not_negative,
-    where_remainder,
-)
+from graphflops.attention import conditions
+from graphflops.attention.conditions import FALSE, TRUE, ZERO, Affine, Truth, truth, where_not_negative
 from graphflops.base.record import Record
 from graphflops.dims import Dim, Expr, mod
 
@@ -50,7 +39,8 @@ class Remainder(Record, frozen=True):
 
     def where(self, test: Callable[[int], bool]) -> Truth:
         """Where the remainder passes a test."""
-        return where_remainder(self.term, self.divisor, sum(1 << x for x in range(self.divisor) if test(x)))
+        kept = sum(1 << x for x in range(self.divisor) if test(x))
+        return conditions.where_remainder(self.term, self.divisor, kept)
 
 
 Piece = Union[Affine, Quotient, Remainder, float, None]  # None: unknown, but no larger than an ordinary score
@@ -100,18 +90,15 @@ def negative(value: Known) -> Number:
     return combined(lambda piece: times(piece, Affine(0, 0, -1)), value)
 
 
-def visible_where(value: Known, *, unknown: Truth = UNKNOWN) -> Truth:
+def visible_where(value: Known, unknown: Truth) -> Truth:
     """Where a mask lets scores through: where a boolean is true, or where an added number is not a hiding one.
 
     unknown: where an unknown number lets them through.
     """
     if isinstance(value, Truth):
         return value
-
-    def visible(piece: Piece) -> Truth:
-        return unknown if piece is None else ~where_at_least(piece_of(HIDING), piece)
-
-    return tested(visible, value)
+    hiding = piece_of(conditions.HIDING)
+    return tested(lambda piece: unknown if piece is None else ~where_at_least(hiding, piece), value)
 
 
 def by_cases(pieces: Sequence[tuple[Truth, Piece]]) -> Number:
@@ -194,35 +181,17 @@ def where_at_least(a: Piece, b: Piece, more: int = 0) -> Truth:
     if isinstance(a, (Affine, Quotient)) and y is not None:
         if math.isinf(y):
             return truth(y < 0)
-        return _whole_at_least(a, math.floor(y) + 1 if more or y != int(y) else int(y))
+        limit = math.floor(y) + 1 if more or y != int(y) else int(y)
+        return where_not_negative(a.term + -limit * a.divisor if isinstance(a, Quotient) else a + -limit)
     if isinstance(a, Quotient) and isinstance(b, Quotient) and a.divisor == b.divisor:
         difference = a.term + b.term * -1
         if difference.is_number and isinstance(difference.constant, int) and not difference.constant:
             return truth(not more)
-    return UNKNOWN
-
-
-def _whole_at_least(value: Affine | Quotient, limit: int) -> Truth:
-    if isinstance(value, Quotient):
-        return where_not_negative(value.term + -limit * value.divisor)
-    return where_not_negative(value + -limit)
+    return conditions.UNKNOWN
 
 
 def where_equal(a: Piece, b: Piece) -> Truth:
     """`a == b`."""
-    x, y = constant_of(a), constant_of(b)
-    if x is not None and y is not None:
-        return truth(x == y)
-    if isinstance(a, Affine) and isinstance(b, Affine):
-        difference = a + b * -1
-        return where_not_negative(difference, difference * -1)
-    for one, whole in ((a, y), (b, x)):
-        if whole is not None and isinstance(one, Remainder):
-            return one.where(whole.__eq__)
-        if whole is not None and isinstance(one, (Affine, Quotient)):
-            if math.isinf(whole) or whole != int(whole):
-                return FALSE
-            return _whole_at_least(one, int(whole)) & ~_whole_at_least(one, int(whole) + 1)
     if isinstance(a, Remainder) and isinstance(b, Remainder) and a.divisor == b.divisor:
         return Remainder(a.term + b.term * -1, a.divisor).where(lambda place: place == 0)
     if isinstance(a, Quotient) and isinstance(b, Quotient) and a.divisor == b.divisor:
@@ -232,5 +201,5 @@ def where_equal(a: Piece, b: Piece) -> Truth:
         # Blocks of a query and of a key, both counted from place 0.
         is_apart = {(one.row, one.column), (other.row, other.column)} == {(1, 0), (0, 1)}
         if is_apart and one.constant == other.constant and mod(one.constant, a.divisor) == 0:
-            return where_not_negative(SameBlock(0, 0, a.divisor))
-    return UNKNOWN
+            return where_not_negative(conditions.SameBlock(0, 0, a.divisor))
+    return where_at_least(a, b) & where_at_least(b, a)

@@ -6,14 +6,16 @@ Blocks that a band of diagonals touches are counted in closed form. numpy is imp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import product
 from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgspec import Struct, field
+
 from graphflops.attention.conditions import SIMPLE, Case, bounds
 from graphflops.base.lazy import numpy as np
 from graphflops.base.limits import spend
+from graphflops.base.record import Record
 from graphflops.dims import Dim, ceil_div, dim_min, floor_div
 from graphflops.errors import ModelError
 from graphflops.rules.shapes import doubled_pairs
@@ -74,8 +76,7 @@ def count(
     return whole
 
 
-@dataclass
-class _Budget:
+class _Budget(Struct):
     """How many pairs may still be evaluated."""
 
     left: int = field(default_factory=lambda: MOST_PAIRS)
@@ -88,8 +89,7 @@ class _Budget:
             raise ModelError(f"the mask is too irregular: {much}; give smaller sizes")
 
 
-@dataclass(frozen=True)
-class _Slice:
+class _Slice(Record, frozen=True):
     """The mask of one batch entry and head."""
 
     visible: Visible
@@ -152,8 +152,7 @@ class _Slice:
         return whole
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(Record, frozen=True):
     """Blocks over some queries and keys; a rectangle of blocks is its top, bottom, left and right, ends excluded."""
 
     top: int
@@ -182,7 +181,6 @@ class Grid:
         return number, number * (self.rows * self.columns)
 
     def area(self, blocks: Whole) -> Any:
-        """The number of pairs in rectangles."""
         first_row, last_row, first_column, last_column = self.edges(blocks)
         return (last_row - first_row + 1) * (last_column - first_column + 1)
 
@@ -214,8 +212,7 @@ def _cut(blocks: Whole) -> Whole:
     return cut[:, (cut[0] < cut[1]) & (cut[2] < cut[3])]
 
 
-@dataclass(frozen=True)
-class Lists:
+class Lists(Record, frozen=True):
     """Lists of blocks: for each line of blocks, how many run, and which; None if there are none of the kind."""
 
     partial: tuple[Any, Any] | None

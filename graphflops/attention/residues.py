@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from graphflops.dims import Dim, dim_max, floor_div, total
 from graphflops.rules.shapes import doubled_pairs
 
-Form = tuple[int, int]  # coefficients of i and j
-
-QUERY, KEY, DISTANCE = (1, 0), (0, 1), (-1, 1)
+QUERY, KEY, DISTANCE = (1, 0), (0, 1), (-1, 1)  # coefficients of i and j
 FORMS = (QUERY, KEY, DISTANCE)
 
 
@@ -27,7 +25,7 @@ def _before(end: Dim, modulus: int, remainder: int) -> Dim:
 
 
 def doubled(
-    form: Form, constant: Dim, modulus: int, remainders: Sequence[int], rows: Dim, keys: Dim,
+    form: tuple[int, int], constant: Dim, modulus: int, remainders: Sequence[int], rows: Dim, keys: Dim,
     left: Dim | None, right: Dim | None, offset: Dim,
 ) -> Dim:  # fmt: skip
     """Twice the pairs with -left <= key - row - offset <= right whose term has one of these remainders."""
@@ -53,7 +51,7 @@ def doubled(
 
 
 def _triangle(
-    form: Form, constant: Dim, modulus: int, remainder: int, row: Dim, key: Dim, diagonal: Dim
+    form: tuple[int, int], constant: Dim, modulus: int, remainder: int, row: Dim, key: Dim, diagonal: Dim
 ) -> Dim:
     """Twice the pairs before `row` and from `key` on, with key - row <= diagonal, whose term has a remainder."""
     side = dim_max(row + diagonal - key, 0)

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
-from graphflops.attention.conditions import HIDING, TRUE, Truth
+from graphflops.attention.conditions import HIDING, TRUE, UNKNOWN, Truth
 from graphflops.attention.constants import Constants
 from graphflops.attention.elementwise import Function, Interval
 from graphflops.attention.piecewise import Number, as_truth, visible_where
@@ -78,7 +78,6 @@ class Scope(Struct, eq=False, dict=True):
         return Constants(self.graph, lambda name: name in self.writes)
 
     def type_of(self, name: str) -> TensorType | None:
-        """The type of a tensor; None for other values."""
         return tensor_type(name, self.types)
 
     def bind(self, other: Scope, name: str, argument: Any, place: int) -> None:
@@ -107,7 +106,6 @@ class GraphScopes:
     def __init__(self, graph: Graph) -> None:
         self.known: dict[Graph, Scope] = {}
         waiting = [graph]
-        self.of(graph)
         while waiting:
             around = self.of(waiting.pop())
             for step in around.steps:
@@ -184,7 +182,7 @@ class Restriction(Record, frozen=True, eq=False, dict=True):
         """Where it lets scores through, given the value as a formula."""
         if self.sense == "keep":
             return as_truth(value)
-        return visible_where(value, unknown=TRUE) if self.sense == "score" else visible_where(value)
+        return visible_where(value, TRUE if self.sense == "score" else UNKNOWN)
 
     def certainty(self, found: Interval) -> tuple[Any, Any]:
         """Where it lets all scores through, and where it may let any, if its value is this at pairs or over rectangles."""
@@ -209,7 +207,6 @@ class Evaluator(Protocol[V]):
     domain: Domain[V]
     scope: Scope
     before: int
-
     function: Scope | None  # the scope of the function that is evaluated, if it is one
     inputs: Mapping[str, V]  # values of the inputs of a function, by name
 
@@ -218,6 +215,7 @@ class Evaluator(Protocol[V]):
 
     def cast(self, step: Step, value: V) -> V | None:
         """A value in the element type of a step's result."""
+        return self.domain.apply(Function("cast", (None,), self.result_type(step)), [value])
 
     def operand(self, argument: Any, at: Indices) -> V:
         """An operand that broadcasts to the result's index, or a number."""
@@ -241,11 +239,9 @@ class Evaluator(Protocol[V]):
         return size_of(self.scope, argument)
 
     def type_of(self, argument: Any) -> Any:
-        """The type of an operand that is a tensor; None for others."""
         return tensor_type(argument, self.scope.types) if isinstance(argument, Ref) else None
 
     def dtype_of(self, argument: Any) -> DType | None:
-        """Element type of an operand; None for a number."""
         typed = self.type_of(argument)
         return None if typed is None else typed.dtype
 

@@ -14,8 +14,6 @@ from graphflops.graph import Ref
 from graphflops.tensor import TensorType
 from graphflops.view import Step
 
-Follow = Callable[[Evaluator[Any], Step, Indices], Any]
-
 
 def _source(p: Evaluator[Any], step: Step, name: str = "x") -> Any:
     """The type of an operand that is a tensor."""
@@ -39,22 +37,6 @@ def _axes(p: Evaluator[Any], step: Step, rank: int) -> Any:
 
 
 # The same elements in another layout
-
-
-def unsqueeze(p: Evaluator[Any], step: Step, at: Indices) -> Any:
-    """Inserts axes of size 1."""
-    axes = _axes(p, step, len(at))
-    return _of(p, step, [i for axis, i in enumerate(at) if axis not in axes])
-
-
-def squeeze(p: Evaluator[Any], step: Step, at: Indices) -> Any:
-    """Removes axes of size 1."""
-    typed = _source(p, step)
-    axes = {axis for axis, size in enumerate(typed.shape) if size == 1}
-    if step.argument("axes") is not None:
-        axes &= _axes(p, step, typed.rank)
-    rest = iter(at)
-    return _of(p, step, [p.domain.zero if axis in axes else next(rest) for axis in range(typed.rank)])
 
 
 def reshape(p: Evaluator[Any], step: Step, at: Indices) -> Any:
@@ -294,7 +276,7 @@ def inside(p: Evaluator[Any], step: Step, at: Indices, conditions: list[Any]) ->
     return at if (step.operator.kind == "identity" or name == "reshape") and same else None
 
 
-FUNCTIONS: dict[str, Follow] = {
+FUNCTIONS: dict[str, Callable[[Evaluator[Any], Step, Indices], Any]] = {
     "expand": lambda p, step, at: p.operand(step.argument("x"), at),
     **dict.fromkeys(("permute", "transpose", "t", "movedim"), turn),
     "copy": lambda p, step, at: p.cast(step, p.operand(step.argument("source"), at)),
@@ -304,8 +286,8 @@ FUNCTIONS: dict[str, Follow] = {
     ),
     **dict.fromkeys(("zeros", "zeros_like", "new_zeros"), lambda p, step, at: p.cast(step, p.domain.literal(0))),
     **dict.fromkeys(("ones", "ones_like", "new_ones"), lambda p, step, at: p.cast(step, p.domain.literal(1))),
-    "broadcast_in_dim": broadcast_in_dim, "unsqueeze": unsqueeze, "squeeze": squeeze,
-    **dict.fromkeys(("reshape", "flatten", "unflatten", "ravel"), reshape),
+    "broadcast_in_dim": broadcast_in_dim,
+    **dict.fromkeys(("reshape", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze"), reshape),
     "slice": part, "narrow": part, "flip": flip, "repeat": tiled, "index": index, "index_put": index_put,
     "select": index_select, "index_select": index_select, "embedding": partial(index_select, name="weight"),
     "gather": gather, "gather_nd": gather_nd, "flat_apply": flat_apply, "cat": join, "stack": join, "pad": pad,

@@ -4,10 +4,12 @@ Nothing in the file is executed and no weight is loaded; external data are never
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
+from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
 from graphflops.errors import FileError, raised
 from graphflops.graph import Graph
@@ -34,8 +36,7 @@ class Fix(NamedTuple):
     edits: tuple[Edit, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Audit(Rendered):
+class Audit(Rendered, Record, frozen=True):
     """Findings, the most severe first; `report` is None if the file is no valid program, whose cost is unknown then."""
 
     path: str
@@ -94,10 +95,7 @@ def audit(
 
 
 def _fixes(model: Model, codes: Collection[str] | None) -> list[Fix]:
-    """The findings of all checks, or of those with these codes, with neighbours, and sizes by the names that people read.
-
-    A check that itself fails gives one finding, an error; the other checks go on.
-    """
+    """The findings of all checks, or of those with these codes, with neighbours, and sizes by the names that people read."""
     seen: dict[Check, list[Observation]] = {}
     found: list[Fix] = []
     for check in checks().values():

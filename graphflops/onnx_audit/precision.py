@@ -3,8 +3,6 @@
 Also attention: written as several calls, or with keys and values copied for the heads that share them.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 
@@ -169,10 +167,7 @@ def expanded_keys(model: Model) -> Iterator[Observation]:
 
 
 def _fused(group: Spelled, seen: Observation, model: Model, gone: set[int]) -> Observation:
-    """The observation with the changes that make one call of an attention and what that saves; unchanged if none can.
-
-    gone: places of calls that other fixes remove; those that this one removes are added.
-    """
+    """The observation with the changes that make one call of an attention and what that saves; unchanged if none can."""
     types, turned = model.view.types, group.first.operand(1)
     scale, masks = _scores(group, model)
     keys = model.view.makers.get(turned)

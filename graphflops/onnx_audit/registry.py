@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from msgspec import Struct
+
 from graphflops.base.docstrings import docstring
+from graphflops.base.record import Record
 from graphflops.dims import Dim, Expr, evaluate, total
 from graphflops.exporters.onnx_scope import domain_of, graphs_of
 from graphflops.graph import Graph
@@ -35,8 +37,7 @@ class Freed(NamedTuple):
     stored: int
 
 
-@dataclass(eq=False)
-class File:
+class File(Struct, eq=False, dict=True):
     """One ONNX file."""
 
     path: Path
@@ -51,8 +52,8 @@ class File:
     @cached_property
     def graphs(self) -> list[Any]:
         """Every GraphProto: the program's own first, then those in attributes of its calls and of its functions' calls."""
-        found, functions = [self.proto.graph], self.proto.functions
-        nodes = [*self.proto.graph.node, *(node for function in functions for node in function.node)]
+        found = [self.proto.graph]
+        nodes = [node for holder in (*found, *self.proto.functions) for node in holder.node]
         while nodes:
             inner = nested(nodes.pop())
             found += inner
@@ -62,10 +63,7 @@ class File:
     @cached_property
     def nodes(self) -> list[Any]:
         """Every NodeProto of the file, those of functions and nested graphs too."""
-        return [
-            *(node for graph in self.graphs for node in graph.node),
-            *(node for function in self.proto.functions for node in function.node),
-        ]
+        return [node for holder in (*self.graphs, *self.proto.functions) for node in holder.node]
 
     @cached_property
     def tensors(self) -> list[Any]:
@@ -80,8 +78,7 @@ class File:
         return {domain_of(entry.domain): entry.version for entry in self.proto.opset_import}
 
 
-@dataclass(eq=False, kw_only=True)
-class Model(File):
+class Model(File, eq=False, dict=True, kw_only=True):
     """The program of an ONNX file."""
 
     graph: Graph  # empty if the file is no valid program
@@ -105,7 +102,6 @@ class Model(File):
                 yield first, second
 
     def typed(self, name: str) -> TensorType | None:
-        """The type of a value of the program, if it is known."""
         return self.view.types.get(name)
 
     def said(self, code: str, calls: Mapping[str, Call] | None = None) -> Iterator[Observation]:
@@ -235,8 +231,7 @@ class Observation(NamedTuple):
     is_small: bool = False  # reported although it costs next to nothing
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Record, frozen=True):
     """One check."""
 
     code: str

@@ -18,7 +18,6 @@ from graphflops.onnx_audit.waste import order_of
 from graphflops.passes import claims
 from graphflops.report.findings import Severity
 from graphflops.tensor import TensorType
-from graphflops.view import Call
 
 _SMALL = 64 * 1024  # bytes: a smaller unused initializer is no problem
 
@@ -109,9 +108,9 @@ def unused_input(model: Model) -> Iterator[Observation]:
 
     Fix: remove the input from the export, or check that no part of the model is missing.
     """
+    used = model.view.users.keys() | model.view.returned
     for entry in model.graph.inputs:
-        read = entry.name in model.view.users or entry.name in model.view.returned
-        if entry.role == "user" and not read:
+        if entry.role == "user" and entry.name not in used:
             yield Observation(f"the input {shown(entry.name)} is not used")
 
 
@@ -126,7 +125,7 @@ def unreachable_call(model: Model) -> Iterator[Observation]:
     for call in reversed(model.view.calls):
         results = [name for name in call.node.outputs if name]
         if any(name in model.view.returned or name in needed for name in results):
-            needed.update(name for name in call.uses)
+            needed.update(call.uses)
         else:
             dead.append(call)
     gone: set[int] = set()
@@ -181,33 +180,29 @@ def layout_ping_pong(model: Model) -> Iterator[Observation]:
         follows_images = maker is not None and (maker.operator.has("images") or maker.operator.is_pointwise)
         if order is None or len(order) < 3 or not follows_images:
             continue
-        between = 0
-        at: Call | None = model.view.only_user(first.result)
-        last, edits = first, [Edit("instead", first.result, first.value("x"))]
-        while at is not None and at.operator.is_pointwise and between < _MOST_BETWEEN:
+        chain, at = [first], model.view.only_user(first.result)
+        while at is not None and at.operator.is_pointwise and len(chain) <= _MOST_BETWEEN:
             stored = [name for name in at.operands if name in model.view.stored]
             are_scalars = all(typed is not None and typed.numel == 1 for typed in map(model.typed, stored))
             # all operands but one are stored scalars, whose axes need no permutation
             if len([*filter(None, at.operands)]) != len(stored) + 1 or not are_scalars:
                 break
-            last, between = at, between + 1
-            edits.append(Edit("undeclared", last.result))
-            at = model.view.only_user(last.result)
+            chain.append(at)
+            at = model.view.only_user(at.result)
         then = None if at is None else order_of(at, model)
-        if at is None or then is None or not between or len(then) != len(order):
+        if at is None or then is None or len(chain) == 1 or len(then) != len(order):
             continue
         if [order[axis] for axis in then] == list(range(len(order))):
             moved, both = first.bytes + at.bytes, f"{shown(first.name)} and {shown(at.name)}"
-            text = f"{both} undo each other around {between} elementwise calls"
-            edits.append(Edit("instead", at.result, last.result))
+            text = f"{both} undo each other around {len(chain) - 1} elementwise calls"
+            edits = [Edit("instead", first.result, first.value("x"))]
+            edits += [Edit("undeclared", each.result) for each in chain[1:]]
+            edits.append(Edit("instead", at.result, chain[-1].result))
             yield Observation(text, first, 0, moved, model.graded(0, moved), tuple(edits))
 
 
 def _digests(model: Model, smallest: int) -> dict[str, str]:
-    """Digests of initializers' data by name.
-
-    Only data of at least `smallest` bytes, and of a length that occurs more than once, is read.
-    """
+    """Digests by name of initializers' data of at least `smallest` bytes, and of a length that occurs more than once."""
     every = [(tensor.name, onnx_proto.dropped(tensor)) for tensor in model.proto.graph.initializer]
     found = [(name, one[0]) for name, one in every if len(one) == 1 and one[0].length >= smallest]
     lengths = Counter(place.length for _, place in found)

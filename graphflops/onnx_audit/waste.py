@@ -215,7 +215,7 @@ def _constants(model: Model) -> tuple[dict[str, Call], set[str]]:
 
 def _narrows(call: Call, model: Model) -> bool:
     """True for a Cast to a type that does not represent every number of its operand."""
-    before, after = (model.typed(name) for name in (call.value("x"), call.result))
+    before, after = model.typed(call.value("x")), model.typed(call.result)
     return call.operator.name == "cast" and not (before and after and _holds(after.dtype, before.dtype))
 
 

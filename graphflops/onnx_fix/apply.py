@@ -3,20 +3,16 @@
 Weights in external files stay where they are and are not read, unless a fix computes with them.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 
+from graphflops.onnx_audit.registry import Edit
 from graphflops.runtime.onnx_run import opened_session
-
-if TYPE_CHECKING:
-    from graphflops.onnx_audit.registry import Edit
 
 _UNARY_FIRST = frozenset({"Transpose", "Cast", "Reshape"})  # the first operand of these may be another one
 
@@ -36,10 +32,7 @@ def apply(source: str, target: str, folder: str, fixes: Sequence[Sequence[Edit]]
 
 
 class _Editor:
-    """The values of a model by name, and the changes of them.
-
-    A name that several nested graphs of the file use is left out, because it is ambiguous.
-    """
+    """The values of a model by name, without names that several nested graphs use, and the changes of them."""
 
     def __init__(self, model: ir.Model, folder: str) -> None:
         self.model = model
@@ -112,7 +105,6 @@ class _Editor:
         return edit.kind != "dropped" or not value.is_graph_output()
 
     def _change(self, edit: Edit) -> None:
-        """Apply one change that needs no computing."""
         if edit.kind == "functions":
             RemoveUnusedFunctionsPass()(self.model)  # type: ignore[no-untyped-call]
             return

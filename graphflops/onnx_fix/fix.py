@@ -8,11 +8,14 @@ the fixes are tried again, until those that fail are known and left out.
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from graphflops.analysis import analyze
 from graphflops.base.limits import next_analysis
+from graphflops.base.record import Record
 from graphflops.comparison.models import compare
 from graphflops.comparison.result import Comparison
 from graphflops.dims import Dim, evaluate
@@ -34,8 +37,7 @@ _TRIALS = 40  # most files that are run to find the fixes that fail
 _STAGES = {"GF249": 1, "GF242": 2, "GF248": 3, "GF250": 3, "GF254": 3}
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
+class Fixed(Record, frozen=True):
     """An ONNX file with the fixes that hold."""
 
     path: str
@@ -130,8 +132,7 @@ class _Trial(NamedTuple):
     audit: Audit
 
 
-@dataclass(slots=True)
-class _Work:
+class _Work(Struct):
     """Finds the most fixes that hold. best: the file with them. undone: the fixes that do not, and why."""
 
     before: Audit
@@ -216,8 +217,8 @@ class _Work:
             trial = applied
             problem = _lost(self.before, trial)
             if not problem and self.runs and trial.applied:
-                verdict = self.steps.asked("compare", path, trial.file, folder, self.runs, not unsafe)
-                problem, self.difference = verdict.problem, verdict.difference
+                asked = path, trial.file, folder, self.runs, not unsafe
+                problem, self.difference = self.steps.asked("compare", *asked)
         except GraphflopsError as error:
             problem = str(error).removeprefix(f"{shown(path)}: ")
         return trial, problem

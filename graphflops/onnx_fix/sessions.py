@@ -3,12 +3,9 @@
 The steps of a fix that read weights or run calls are each done in a child process: a hostile file may crash or hang it.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ import msgspec
 
 from graphflops.analysis import analyze
 from graphflops.base.lazy import imported
+from graphflops.base.record import Record
 from graphflops.errors import RunError, shown
 from graphflops.exporters import onnx
 from graphflops.graph import Graph
@@ -38,11 +36,8 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
     seed: int
 
 
-class Verdict(msgspec.Struct, frozen=True, array_like=True):
-    """How the results of two files compare: why they do not hold, "" if they do; the largest relative difference."""
-
-    problem: str
-    difference: float = 0.0
+# How the results of two files compare: why they do not hold, "" if they do; the largest relative difference.
+Verdict = tuple[str, float]
 
 
 def planned(path: str, folder: str, given: Mapping[str, int]) -> list[Run]:
@@ -94,17 +89,17 @@ def compared(old: str, new: str, folder: str, runs: Sequence[Run], exact: bool) 
         except Exception as error:  # noqa: BLE001 onnxruntime's errors have no common base
             raise RunError(f"onnxruntime cannot run it: {line_of(error)}") from None
     names = [entry.name for entry in session.get_outputs()]
-    verdicts = [Verdict("")]
+    verdicts: list[Verdict] = [("", 0.0)]
     for run, ours, theirs in zip(runs, *results, strict=True):
         for name, a, b in zip(names, ours, theirs, strict=True):
             problem, difference = _difference(a, b, exact)
             at = ", ".join(f"{size}={number}" for size, number in run.dims.items())
             said = f"{shown(name)} {problem}{f' at {shown(at)}' if at else ''}" if problem else ""
-            verdicts.append(Verdict(said, difference))
-    return max(verdicts, key=lambda each: (bool(each.problem), each.difference))
+            verdicts.append((said, difference))
+    return max(verdicts, key=lambda each: (bool(each[0]), each[1]))
 
 
-def _difference(a: Any, b: Any, exact: bool) -> tuple[str, float]:
+def _difference(a: Any, b: Any, exact: bool) -> Verdict:
     """How two results differ, in words and as a share of the largest number; lists and mappings by their elements."""
     import numpy
 
@@ -140,8 +135,7 @@ def _inputs(graph: Graph, run: Run) -> dict[str, Any]:
 _LARGEST = 2**31 - 1  # bytes of a protobuf message
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(Record, frozen=True):
     """Asks child processes for steps. path: of the file that is fixed; seconds: that each step may take."""
 
     path: str

@@ -129,8 +129,7 @@ class Binding(Struct):
         """All symbols of the program and of the costs; those that the analysis named come last."""
         computed = open_sizes(graph).computed
         infos = {name: self._info(name, entry, computed) for name, entry in graph.symbols.items()}
-        told = {name: SymbolInfo(value, "user") for name, value in self.given.items() if name not in infos}
-        infos.update(told)
+        infos |= {name: SymbolInfo(value, "user") for name, value in self.given.items() if name not in infos}
         for cost in costs:
             for quantity in (cost.matrix_flops, cost.vector_flops, cost.read_bytes, cost.written_bytes):
                 for name in sorted(quantity.symbols) if isinstance(quantity, Expr) else ():
@@ -306,10 +305,8 @@ class _Axis(Record, frozen=True):
             channels = shape[channel]
             if channels == _COLOURS and all(isinstance(shape[axis], Expr) for axis in pair):
                 return True
-            is_channel = channels in (1, _COLOURS) or (
-                isinstance(channels, Expr) and _IMAGE_WORDS.isdisjoint(_words(str(channels)))
-            )
-            if is_channel and not _IMAGE_WORDS.isdisjoint(words):
+            is_open = isinstance(channels, Expr) and _IMAGE_WORDS.isdisjoint(_words(str(channels)))
+            if (is_open or channels in (1, _COLOURS)) and not _IMAGE_WORDS.isdisjoint(words):
                 return True
         return False
 

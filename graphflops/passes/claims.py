@@ -30,9 +30,8 @@ class Claims:
         self._binding = binding
         self._examples = {**binding.examples, **binding.given}
         least = {name: -(-(entry.minimum or 0) // _EVEN) for name, entry in graph.symbols.items()}
-        self._made_up = {
-            name: _EVEN * (low + place) for place, (name, low) in enumerate(least.items(), start=1)
-        }
+        numbered = enumerate(least.items(), start=1)
+        self._made_up = {name: _EVEN * (low + place) for place, (name, low) in numbered}
         # By symbol of the file for a data-dependent size, the graph and the call that gives the size.
         self.told: dict[str, tuple[Graph, Node]] = {}
 

@@ -145,8 +145,7 @@ def reached(calls: Sequence[PricedCall], values: Mapping[str, Value], seeds: Ite
     live = set(seeds)  # values with a gradient
     written = {owner.get(name, name) for name in live}  # owners of memory that some of these are views of
     places = set()
-    for index in range(len(calls) - 1, -1, -1):
-        call = calls[index]
+    for index, call in reversed([*enumerate(calls)]):
         operands = call.tensors(values)
         later = call.in_place and operands and owner.get(operands[0], operands[0]) in written
         if not later and live.isdisjoint(call.node.outputs):

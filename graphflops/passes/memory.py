@@ -9,9 +9,8 @@ holders. Values inside a checkpoint are not saved; they are recomputed when the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from typing import Union
 
 from graphflops.dims import Dim, total
@@ -29,8 +28,7 @@ Seeds = Union[Sequence[str], None]
 Measured = tuple[Peak, Timeline, int]
 
 # Keys of memory, by place of the call whose gradient is the last to need it.
-Released = dict[int, list[Union[str, int]]]
-_FIRST = "first "  # prefix of the key of what a call saves and allocates before its results
+Released = dict[int, list[Hashable]]
 
 
 def memory_use(
@@ -107,21 +105,20 @@ class _Liveness:
         self.calls, self.peaks, self.meter = execution.calls, peaks, meter
         self.graph, self.execution = graph.graph, execution
         self.root = execution.owners()
-        self.bytes: dict[str, Dim] = {}  # of each value that owns memory; equal types are measured once
-        measured: dict[int, Dim] = {}
+        self.bytes: dict[str, Dim] = {}  # of each value that owns memory
         copied = execution.copied()
         for name in [name for name, owner in self.root.items() if name == owner]:
             value = execution.values[name]
-            if isinstance(value, TensorType) and name in copied:
-                self.bytes[name] = value.like().nbytes
-            elif isinstance(value, TensorType):
-                if id(value) not in measured:
-                    measured[id(value)] = value.nbytes
-                self.bytes[name] = measured[id(value)]
+            if isinstance(value, TensorType):
+                self.bytes[name] = value.like().nbytes if name in copied else value.nbytes
         self.kept = {self.root[name] for name in graph.graph.returned if name in self.root}
         marks = execution.recomputed if execution.training else {}
         self.checkpoints = checkpoints(execution.calls, marks, self.kept_by) if marks else []
-        self.saved = _saved(self.root, execution, self.checkpoints) if execution.training else {}
+        # By place of a call in a checkpoint, that of the checkpoint's first call.
+        self.starts = {
+            x: found.first for found in self.checkpoints for x in range(found.first, found.last + 1)
+        }
+        self.saved = _saved(self.root, execution, self.starts) if execution.training else {}
         ends = {self.root[name]: len(self.calls) - 1 for name in graph.graph.lasting if name in self.root}
         held = {**execution.held_until(self.root), **ends}
         # In program order, whatever order the caller releases them in.
@@ -152,12 +149,10 @@ class _Liveness:
 
     def forward(self, released: Released) -> None:
         """Run the calls; adds to `released` what is saved beside results, by the gradient that is the last to need it."""
-        spans = [range(checkpoint.first, checkpoint.last + 1) for checkpoint in self.checkpoints]
-        inside = set(chain.from_iterable(spans))
         lasts = _last_uses(self.calls, self.root, self.held)
         kept = {*self.kept, *self.saved}
         for index in range(len(self.calls)):
-            self.run(index, None if index in inside else released)
+            self.run(index, None if index in self.starts else released)
             for name in lasts.get(index, ()):
                 if name not in kept:
                     self.meter.drop(name)
@@ -171,9 +166,7 @@ class _Liveness:
             if output is not None and self.root.get(output) == output:
                 meter.take(output, self.bytes.get(output, 0), "value", output + again)
         beside = self.execution.saved_bytes(call) if self.execution.training else 0
-        workspace = self.execution.forward_bytes(call, beside)
-        if brief:
-            workspace = workspace - total(brief)
+        workspace = self.execution.forward_bytes(call, beside) - total(brief)
         beside = beside - kept_first
         if released is None:
             workspace = workspace + beside
@@ -181,8 +174,7 @@ class _Liveness:
             meter.take(call.node.name, beside, "saved", index)
             released.setdefault(index, []).append(index)
         meter.mark(call.node.name, self.peaks[index], (workspace,))
-        if brief:
-            meter.drop_before(brief)
+        meter.drop_before(brief)
 
     def first(self, index: int, released: Released | None) -> tuple[Dim, Sequence[Dim]]:
         """Allocate what a call makes before its results; return the bytes of it that are saved, and the other sizes."""
@@ -194,10 +186,9 @@ class _Liveness:
             kept, brief = (), (*kept, *brief)
         meter.take_before(call.node.name, brief)
         for place, size in enumerate(kept):
-            key = f"{_FIRST}{index}:{place}"
-            meter.take(call.node.name, size, "saved", key)
+            meter.take(call.node.name, size, "saved", (index, place))
             assert released is not None
-            released.setdefault(index, []).append(key)
+            released.setdefault(index, []).append((index, place))
         meter.step()
         return total(kept), brief
 
@@ -244,14 +235,11 @@ def _last_uses(
     return ends
 
 
-def _saved(
-    root: Mapping[str, str], execution: CallByCall, checkpoints: Sequence[Checkpoint]
-) -> dict[str, int]:
+def _saved(root: Mapping[str, str], execution: CallByCall, starts: Mapping[int, int]) -> dict[str, int]:
     """By value that is saved for gradients, the place of the earliest call whose gradient reads it.
 
     A checkpoint saves its inputs for its first call, and nothing that it makes.
     """
-    starts = {place: found.first for found in checkpoints for place in range(found.first, found.last + 1)}
     made: dict[int, set[str]] = {}
     saved: dict[str, int] = {}
     for index, call in enumerate(execution.calls):

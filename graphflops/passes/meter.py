@@ -5,7 +5,9 @@ backward of a training step, the memory of each gradient is allocated and releas
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+
+from msgspec import Struct
 
 from graphflops.dims import Dim, Expr, Sums, at_least, dim_max, evaluate_all, not_exceeded, symbol, total
 from graphflops.errors import DimError
@@ -31,7 +33,7 @@ _LONG, _MOST_OF_LONG = 32, 250_000
 class Meter:
     """A running sum of sizes and its distinct values. Sums are memoised, because a model repeats its layers.
 
-    Memory is taken and dropped by a key: the name of a value, or a number for memory without a name.
+    Memory is taken and dropped by a key, such as the name of a value.
     """
 
     def __init__(self, program: PricedProgram) -> None:
@@ -44,16 +46,16 @@ class Meter:
         self.marks: dict[Dim, str] = {}
         self.row = 0
         self.rows: list[int] = []  # by moment
-        self.open: dict[str | int, tuple[str, HeldKind, int, Dim]] = {}
+        self.open: dict[Hashable, tuple[str, HeldKind, int, Dim]] = {}
         self.held: list[Held] = []
         self.long = 0  # terms of long sums so far
 
-    def take(self, name: str, size: Dim, kind: HeldKind, key: str | int | None = None) -> None:
+    def take(self, name: str, size: Dim, kind: HeldKind, key: Hashable = None) -> None:
         if size != 0:
             self.live = self.changed(size)
             self.open[name if key is None else key] = (name, kind, len(self.rows), size)
 
-    def drop(self, key: str | int) -> None:
+    def drop(self, key: Hashable) -> None:
         if key in self.open:
             name, kind, first, size = self.open.pop(key)
             self.live = self.changed(size, is_less=True)
@@ -113,11 +115,8 @@ class Meter:
             return Peak(most, self.marks[most])
         # Largest at the hints first; sizes without an example are so large that leading terms decide.
         marks = [*self.marks]
-        found = evaluate_all(marks, self.hints)
-        if None in found:
-            names = {name for mark in marks if isinstance(mark, Expr) for name in mark.symbols}
-            others = evaluate_all(marks, {**dict.fromkeys(names, _SOME_SIZE), **self.hints})
-            found = [other if size is None else size for size, other in zip(found, others, strict=True)]
+        names = {name for mark in marks if isinstance(mark, Expr) for name in mark.symbols}
+        found = evaluate_all(marks, {**dict.fromkeys(names, _SOME_SIZE), **self.hints})
         sizes = dict(zip(marks, found, strict=True))
         ranked = sorted(marks, key=lambda mark: sizes[mark] or 0, reverse=True)
         if len(ranked) > _MOST_COMPARED:
@@ -161,6 +160,15 @@ def _terms(mark: Dim) -> int:
     return len(mark.terms) if isinstance(mark, Expr) else 0
 
 
+class _Buffer(Struct, eq=False):
+    """The memory of a gradient."""
+
+    size: Dim
+    holders: int = 1
+    is_view: bool = False  # nothing may be added to it in place
+    is_repeated: bool = False  # it holds one number
+
+
 class Reverse:
     """The backward pass: a gradient's memory is allocated when it is computed and released with its last holder."""
 
@@ -172,11 +180,7 @@ class Reverse:
         first = {entry.target: entry.name for entry in reversed(stored)}
         # By name of a parameter, the name of the first parameter that it is tied to.
         self.parameters = {entry.name: first.get(entry.alias_of, entry.name) for entry in stored}
-        self.gradients: dict[str, int] = {}  # by value, the number of the buffer that holds its gradient
-        self.buffers: list[Dim] = []
-        self.holders: list[int] = []
-        self.views: set[int] = set()  # buffers that nothing may be added to in place
-        self.repeated: set[int] = set()  # buffers that hold one number
+        self.gradients: dict[str, _Buffer] = {}  # by value
         for name in earlier:  # parameters with a gradient from the start
             self.give(self.parameters.get(name, name))
 
@@ -189,10 +193,9 @@ class Reverse:
         if name not in self.gradients and isinstance(value, TensorType) and value.requires_grad:
             is_one = repeats and self.execution.keeps_repeated
             buffer = self.gradients[name] = self.allocate(name, 0 if is_one else value.like().nbytes)
-            if is_one:
-                self.repeated.add(buffer)
+            buffer.is_repeated = is_one
 
-    def run(self, call: PricedCall, released: Sequence[str | int]) -> list[tuple[str, int]]:
+    def run(self, call: PricedCall, released: Sequence[Hashable]) -> list[tuple[str, _Buffer]]:
         """Compute a call's gradients while those of its results are live. Return second gradients, with their buffers.
 
         released: keys of what only these gradients need.
@@ -201,7 +204,8 @@ class Reverse:
         operands = call.tensors(self.values)
         incoming = next((self.gradients[name] for name in call.node.outputs if name in self.gradients), None)
         again = []
-        kernels = self.execution.gradient_kernels(call, incoming in self.repeated)
+        is_repeated = incoming is not None and incoming.is_repeated
+        kernels = self.execution.gradient_kernels(call, is_repeated)
         self.meter.take_before(call.node.name, kernels.first)
         if kernels.first:
             self.meter.step()
@@ -212,11 +216,10 @@ class Reverse:
             operand = operands[place]
             if not fresh and incoming is not None:  # it shares the memory of the result's gradient
                 buffer = incoming
-                self.holders[buffer] += 1
+                buffer.holders += 1
             else:
                 buffer = self.allocate(operand, size)
-                if kernels.is_transposed and operand in self.parameters:
-                    self.views.add(buffer)
+                buffer.is_view = kernels.is_transposed and operand in self.parameters
             name = self.parameters.get(operand, operand)
             if name in self.gradients:
                 again.append((name, buffer))
@@ -233,31 +236,29 @@ class Reverse:
         self.meter.drop_before(kernels.first)
         return again
 
-    def accumulate(self, name: str, buffer: int, node: str) -> None:
+    def accumulate(self, name: str, buffer: _Buffer, node: str) -> None:
         """Add a second gradient of a value to its first; in place, unless that is a view, repeated, or held by others."""
         first, value = self.gradients[name], self.values[name]
         assert isinstance(value, TensorType)
         size = value.like().nbytes
-        if first in self.views or self.holders[first] > 1 or self.buffers[first] != size:
+        if first.is_view or first.holders > 1 or first.size != size:
             self.gradients[name] = self.allocate(name, size)
             self.meter.mark(node)
             self.drop(first)
         self.drop(buffer)
 
-    def allocate(self, name: str, size: Dim) -> int:
-        self.buffers.append(size)
-        self.holders.append(1)
-        buffer = len(self.buffers) - 1
-        self.meter.take(name, size, "gradient", -1 - buffer)  # numbers from 0 on are those of calls
+    def allocate(self, name: str, size: Dim) -> _Buffer:
+        buffer = _Buffer(size)
+        self.meter.take(name, size, "gradient", buffer)
         return buffer
 
-    def drop(self, buffer: int) -> None:
-        self.holders[buffer] -= 1
-        if self.holders[buffer] == 0:
-            self.meter.drop(-1 - buffer)
+    def drop(self, buffer: _Buffer) -> None:
+        buffer.holders -= 1
+        if buffer.holders == 0:
+            self.meter.drop(buffer)
 
     def backward(
-        self, released: Mapping[int, Sequence[str | int]], before: Mapping[int, Callable[[], None]]
+        self, released: Mapping[int, Sequence[Hashable]], before: Mapping[int, Callable[[], None]]
     ) -> None:
         """Run the gradients of the calls, from the last call to the first.
 

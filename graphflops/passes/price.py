@@ -57,8 +57,7 @@ def price(
     fused: whether conversions from and to few bits are parts of neighbouring calls; not in training.
     Raises ModelError if the given sizes contradict the program.
     """
-    pricer = Pricer(graph, binding, training is not None, facts(graph))
-    pricer.progress, pricer.fuses = progress, fused and training is None
+    pricer = Pricer(graph, binding, training is not None, facts(graph), progress, fuses=fused)
     operands = {entry.name: binding.value(graph, entry.name) for entry in graph.inputs}
     if training is None:  # nothing wants a gradient
         operands = {name: without_gradient(value) for name, value in operands.items()}
@@ -99,12 +98,16 @@ class _Region(Record, frozen=True, eq=False, dict=True):
 class Pricer:
     """Prices the graphs of one program; equal calls are priced once."""
 
-    def __init__(self, graph: Graph, binding: Binding, training: bool, facts: FindFact) -> None:
+    def __init__(
+        self, graph: Graph, binding: Binding, training: bool, facts: FindFact,
+        progress: Progress | None = None, *, fuses: bool = False,
+    ) -> None:  # fmt: skip
         self.graph, self.binding, self.training, self.facts = graph, binding, training, facts
-        self.progress: Progress | None = None
-        # fuses: whether calls become parts of conversions from and to few bits. converts: whether any call is such a
-        # conversion. parts: how many calls became parts of others.
-        self.fuses, self.converts, self.parts = False, False, 0
+        self.progress, self.fuses = progress, fuses and not training
+        self.converts, self.parts = (
+            False,
+            0,
+        )  # whether any call is a conversion, and how many became parts of others
         self.found_facts: dict[Node, Any] = {}  # what rules got beyond the operands of calls
         self.notes = Notes()
         self.names = Names(graph.symbols.keys(), self.notes)

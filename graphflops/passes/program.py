@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import count
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
@@ -144,13 +145,11 @@ class Names(Struct):
 
     taken: Collection[str]
     notes: Notes
-    numbers: Counter[str] = field(default_factory=Counter)
+    numbers: dict[str, Iterator[int]] = field(default_factory=lambda: defaultdict(count))
 
     def fresh(self, origin: str) -> Dim:
-        while f"{origin}_{self.numbers[origin]}" in self.taken:
-            self.numbers[origin] += 1
-        self.numbers[origin] += 1
-        return symbol(f"{origin}_{self.numbers[origin] - 1}")
+        names = (f"{origin}_{number}" for number in self.numbers[origin])
+        return symbol(next(name for name in names if name not in self.taken))
 
     def too_large(self, quantity: str) -> Dim:
         """A name for a total whose formula grows too large, with a diagnostic."""
@@ -180,10 +179,8 @@ def owners(calls: Sequence[PricedCall], values: Mapping[str, Value]) -> dict[str
     """The value whose memory each tensor shares: itself, unless it is a view."""
     root: dict[str, str] = {}
     for call in calls:
-        owner = None
-        if call.estimate.alias:
-            first = next((name for name in call.uses if isinstance(values.get(name), TensorType)), None)
-            owner = None if first is None else root.get(first, first)
+        first = next(iter(call.tensors(values)), "") if call.estimate.alias else ""
+        owner = root.get(first, first)
         for output in call.node.outputs:
             if output is not None and isinstance(values.get(output), TensorType):
                 root[output] = owner or output

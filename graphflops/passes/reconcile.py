@@ -3,9 +3,8 @@
 If neither a rule nor the file gives a type, `FallbackTypes` takes what the format infers or the file declares.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
+from itertools import zip_longest
 
 from msgspec.structs import replace
 
@@ -187,10 +186,9 @@ class Reconciler:
         derived = priced.estimate.out
         if priced.state != "unknown" and any(name is not None for name in node.outputs[len(derived) :]):
             self.say("GF105", node, f"rule gives {len(derived)} results, the file names {len(node.outputs)}")
-        for place, name in enumerate(node.outputs):
+        for name, value in zip_longest(node.outputs, derived):
             if name is None:
                 continue
-            value = derived[place] if place < len(derived) else None
             if value is not None and not isinstance(value, UnknownType):
                 fallback.compare(name, value, graph)
                 if priced.outgrown:  # sizes that are too large to compute with get names
@@ -224,11 +222,9 @@ class Reconciler:
         return True
 
     def _agreed(self, node: Node, ours: Value, recorded: Value, chosen: bool, used: bool) -> Value:
-        """Chooses one of two different types and adds a diagnostic.
-
-        There is no diagnostic for an element type that is `chosen` by autocasting or by a device (16-bit norms keep float32
-        statistics on a GPU). There is none if `used` is False: unused results of operators whose kernels keep different
-        statistics and workspaces on different devices.
+        """Chooses one of two different types and adds a diagnostic. It adds none for an element type that is `chosen` by
+        autocasting or by a device (16-bit norms keep float32 statistics on a GPU), and none if `used` is False: unused
+        results of operators whose kernels keep different statistics and workspaces on different devices.
         """
         if self.binding.moved:
             return recorded if ours is None else ours
@@ -265,7 +261,6 @@ def _writes(node: Node) -> bool:
 
 
 def _is_same(ours: Value, recorded: Value) -> bool:
-    """Whether a derived type is exactly the recorded one."""
     if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
         return False
     return ours.shape == recorded.shape and ours.dtype is recorded.dtype

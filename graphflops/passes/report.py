@@ -30,9 +30,8 @@ def step_memory(program: PricedProgram, step: Step, buffers: Sequence[Dim] = ())
         kind, first, last = memory.kind, max(memory.first, 0), memory.last
         if kind == "host" or kind == "pinned":
             continue
-        held.append(
-            Held(memory.name, "workspace" if kind == "temporary" else kind, first, last, memory.bytes)
-        )
+        held_as = "workspace" if kind == "temporary" else kind
+        held.append(Held(memory.name, held_as, first, last, memory.bytes))
         if kind not in ("weight", "buffer", "optimizer"):
             changes[first] += memory.bytes
             changes[last + 1] -= memory.bytes
@@ -111,7 +110,6 @@ def report(
 
 
 def _weights(program: PricedProgram) -> dict[str, Any]:
-    """The parameters: their number and bytes, their number by module, and their bytes by element type."""
     modules: Counter[str] = Counter()
     dtypes: Counter[str] = Counter()
     for target, value in program.typed_inputs("parameter"):

@@ -56,19 +56,16 @@ def with_sizes(program: PricedProgram, labels: Mapping[str, str]) -> PricedProgr
     users = [entry.name for entry in program.graph.inputs if entry.role == "user"]
     typed = [(name, program.operands[name]) for name in users]
     passed = tuple([Named(name, value.like()) for name, value in typed if isinstance(value, TensorType)])
-    described = program.binding.describe(program.graph, (main.cost, main.backward))
+    raised = program.binding.describe(program.graph, (main.cost, main.backward))
     named = [*passed, *(output for row in main.rows for output in row.outputs)]
-    raised = dict(described)
     for _, size in _open(named):
         if isinstance(size, int) or len(size.symbols) != 1:
             continue
         (name,) = size.symbols
-        info = raised.get(name)
-        if info is None:
+        if (info := raised.get(name)) is None:
             continue
         first = max(info.minimum or 0, 1)
-        least = _least(size, name, first)
-        if least is not None:
+        if (least := _least(size, name, first)) is not None:
             info = raised[name] = replace(info, minimum=least)
         if info.given_by == "assumption" and isinstance(more := size - 1, Expr):
             some = _least(more, name, first) or first

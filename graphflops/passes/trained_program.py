@@ -9,7 +9,7 @@ have (`x.to(weight.dtype)`), unless the line of code says float32. Conversions o
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import count
+from itertools import count, zip_longest
 from typing import Any, TypeGuard
 
 from msgspec import field
@@ -355,10 +355,9 @@ class _Conversion(Record, frozen=True):
         """Fix the types of a call's results: the recorded sizes, with the element types that its rule derives."""
         estimate = self.pricer.price_of(node, types, graph).estimate
         reads = [value.dtype for name in node.reads() if isinstance(value := types.get(name), TensorType)]
-        for place, name in enumerate(node.outputs):
+        for name, ours in zip_longest(node.outputs, estimate.out):
             if name is None:
                 continue
-            ours = estimate.out[place] if place < len(estimate.out) else None
             recorded = types.get(name)
             if recorded is None:
                 types[name] = ours

@@ -5,6 +5,7 @@ Costs and sizes are attributes of nodes and edges. The graph of modules has one 
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
+from functools import cache
 from operator import itemgetter
 from typing import Any, get_args
 
@@ -19,7 +20,7 @@ from graphflops.ops import operator
 from graphflops.report import GraphLevel, Report, Row
 from graphflops.report.size_names import called
 from graphflops.structure.queries import part as part_of
-from graphflops.structure.wiring import Fold, Part, Turn, Use, Wiring
+from graphflops.structure.wiring import Fold, Part, Turn, Use, Wiring, unique
 from graphflops.tensor import TensorType
 
 _NAMED = 3  # operators in the label of a run
@@ -43,12 +44,10 @@ class Program:
         told |= {"saved": True} if report.program is None else {}
         self.calls = graph = networkx.MultiDiGraph(level="call", **told, **self.measures.totals())
         self._add_nodes()
-        types: dict[int, Attributes] = {}
+        described = cache(self.measures.tensor)
         for number, (maker, user, slot, value, typed) in enumerate(self.found.uses):
-            if id(typed) not in types:
-                types[id(typed)] = self.measures.tensor(typed)
             weight = graph.nodes[maker]["kind"] == "weight"
-            edge = {"slot": slot, "value": value, "weight": weight, "count": 1, **types[id(typed)]}
+            edge = {"slot": slot, "value": value, "weight": weight, "count": 1, **described(typed)}
             graph.add_edge(maker, user, number, **edge)
 
     def _add_nodes(self) -> None:
@@ -80,8 +79,7 @@ class Program:
     def modules(self, depth: int | None, names: Iterable[str] | None = None) -> networkx.MultiDiGraph:
         """The graph of modules; with `names`, of these calls, inputs and results only.
 
-        A program of one module gives the graph of its calls. Layers of different stages are separate nodes. Raises
-        OptionError for a depth below 1.
+        A program of one module gives the graph of its calls. Stages stay apart. Raises OptionError for a depth below 1.
         """
         if depth is not None and depth < 1:
             raise OptionError(f"depth is {shown(str(depth))}: levels of modules, at least 1")
@@ -98,6 +96,7 @@ class _Modules:
         self.calls = calls
         self.graph = type(program.calls)(**calls.graph)
         self.of: dict[str, str] = {}
+        self.taken: dict[str, int] = {}
         self.turns: dict[str, Turn] = {}  # by call
         self.rows = {name: self.report.rows[place] for name, place in self.found.calls.items()}
         inside = [name for name, data in calls.nodes(data=True) if data["kind"] == "call"]
@@ -108,13 +107,6 @@ class _Modules:
         self.edges()
         self.graph.graph |= {"level": "module"} | ({} if depth is None else {"depth": depth})
 
-    def unique(self, name: str) -> str:
-        unused, times = name, 1
-        while unused in self.graph:
-            times += 1
-            unused = f"{name} ({times})"
-        return unused
-
     def module(self, part: Part, paths: list[str]) -> None:
         """Adds a node for one or more equal modules, or for a module's own calls between its submodules."""
         names, first, path = [*part.calls()], part.turns[0].calls, numbered(paths)
@@ -122,12 +114,13 @@ class _Modules:
         ops = [*Counter(self.calls.nodes[name]["label"] for name in first)]
         label = ", ".join(ops[:_NAMED]) + (" …" if len(ops) > _NAMED else "")
         type_ = self.report.modules.get(paths[0], "")
-        made = self.unique(f"{path or '(model)'}: {label}" if part.is_own else path or "(model)")
+        title = path or "(model)"
+        made = unique(f"{title}: {label}" if part.is_own else title, self.taken)
         own = {"op": label} if part.is_own else {"module_type": type_} if type_ else {}
         memory = [node["memory"] for node in nodes if "memory" in node]
         self.graph.add_node(
             made,
-            label=label if part.is_own else path or "(model)",
+            label=label if part.is_own else title,
             kind="module",
             **({"module": path} if path else {}),
             **own,
@@ -145,9 +138,8 @@ class _Modules:
                 self.of[name], self.turns[name] = made, turn
 
     def ends(self) -> None:
-        """Adds inputs, weights and results. A weight that only one module reads is part of its node.
-
-        Others with the same modules are one node if their names differ only in numbers.
+        """Adds inputs, weights and results. A weight that only one module reads is part of its node; others with the same
+        modules are one node if their names differ only in numbers.
         """
         holders = {self.graph.nodes[name].get("module", ""): name for name in reversed([*self.graph])}
         groups: dict[Hashable, list[str]] = {}
@@ -166,7 +158,7 @@ class _Modules:
             held |= {key: held.get(key, 0) + own[key] for key in ("parameters", "weight_bytes") if key in own}
         for group in groups.values():
             nodes = [self.calls.nodes[name] for name in group]
-            made, label = self.unique(numbered(group)), numbered([node["label"] for node in nodes])
+            made, label = unique(numbered(group), self.taken), numbered([node["label"] for node in nodes])
             sums = {x: sum(node[x] for node in nodes) for x in ("memory", "parameters") if x in nodes[0]}
             self.graph.add_node(made, **nodes[0] | sums | {"label": label, "count": len(group)})
             self.of.update(dict.fromkeys(group, made))
@@ -213,7 +205,6 @@ class Measures:
 
     def __init__(self, report: Report) -> None:
         self.report = report
-        self.is_timed = bool(report.device)
         self.names = report.names
         # A saved report does not say which values are parameters.
         self.no_parameters: Attributes = {} if report.program is None else {"parameters": 0}
@@ -260,7 +251,7 @@ class Measures:
 
     def seconds(self, rows: Iterable[Row]) -> Attributes:
         """Time of calls on the device; a call that launches nothing takes none."""
-        if not self.is_timed:
+        if not self.report.device:
             return {}
         return {"time": float(sum(row.time.seconds for row in rows if row.time is not None))}
 

@@ -30,25 +30,20 @@ def named(graph: networkx.MultiDiGraph, name: str) -> set[str]:
     """
     if name in graph:
         return tied(graph, {name})
-    found, within = set[str](), f"{name}.**"
-    known: dict[str, bool] = {}
-    for node, data in graph.nodes(data=True):
-        module = data.get("module", "")
-        if data["kind"] != "call":
-            if matches_module(name, data["label"]):
-                found.add(node)
-        elif module not in known:
-            known[module] = matches_module(name, module) or matches_module(within, module)
-        if data["kind"] == "call" and known[module]:
-            found.add(node)
+    nodes = graph.nodes(data=True)
+    modules = grouped((data.get("module", ""), node) for node, data in nodes if data["kind"] == "call")
+    labels = grouped((data["label"], node) for node, data in nodes if data["kind"] != "call")
+    found = [one for label, group in labels.items() if matches_module(name, label) for one in group]
+    for module, group in modules.items():
+        if matches_module(name, module) or matches_module(f"{name}.**", module):
+            found += group
     if not found:
-        outer = (around for module in known for around in modules_around(module))
-        words = dict.fromkeys([*known, *outer, *graph])
-        words |= dict.fromkeys(data["label"] for _, data in graph.nodes(data=True) if data["kind"] != "call")
+        outer = (around for module in modules for around in modules_around(module))
+        words = {*modules, *outer, *graph, *labels}
         alike = [shown(word) for word in get_close_matches(name, words, n=3)]
         advice = f": did you mean {' or '.join(alike)}?" if alike else ""
         raise ModelError(f"no module, call, weight or input is called {shown(name)}{advice}")
-    return tied(graph, found)
+    return tied(graph, {*found})
 
 
 def tied(graph: networkx.MultiDiGraph, names: set[str]) -> set[str]:

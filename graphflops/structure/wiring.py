@@ -55,6 +55,12 @@ def _as_node(row: Row) -> Node:
     return Node(row.node, row.op, args, (), tuple([name for name, _ in row.outputs]))
 
 
+def unique(name: str, taken: dict[str, int]) -> str:
+    """The name; numbered where it is taken, as `cond/linear (2)` in the other branch."""
+    times = taken[name] = taken.get(name, 0) + 1
+    return name if times == 1 else unique(f"{name} ({times})", taken)
+
+
 class Wiring:
     """Nodes and edges of a report's program, found by going through its calls in the order of the rows.
 
@@ -77,17 +83,13 @@ class Wiring:
         self.types.update(report.inputs)
         self.graph(graph, "", makers)
         for place, output in enumerate(graph.outputs):
-            node = self.unique(f"output {place}" + (f": {output.target}" if output.target else ""))
+            name = f"output {place}" + (f": {output.target}" if output.target else "")
+            node = unique(name, self.taken)
             self.outputs[node] = output
             self.use(node, list(output.uses()), makers)
 
-    def unique(self, name: str) -> str:
-        """The name; numbered where it is taken, as `cond/linear (2)` in the other branch."""
-        times = self.taken[name] = self.taken.get(name, 0) + 1
-        return name if times == 1 else self.unique(f"{name} ({times})")
-
     def input(self, name: str, entry: Input, graph: Graph) -> str:
-        node = self.unique(name)
+        node = unique(name, self.taken)
         self.inputs[node] = entry
         recorded = graph.types.get(entry.name)
         if isinstance(recorded, TensorType):
@@ -108,7 +110,7 @@ class Wiring:
     def call(self, node: Node, makers: Makers) -> None:
         place, row = self.place, self.rows[self.place]
         self.place += 1
-        name = self.unique(row.node)
+        name = unique(row.node, self.taken)
         for read, typed in (*row.inputs, *row.outputs):
             self.types[read] = typed
         uses = list(node.uses())
@@ -154,8 +156,7 @@ class Wiring:
         Where operands cannot be matched to inputs, each input has the makers of all operands.
         """
         scope = makers.new_child()
-        own = [entry for entry in graph.inputs if entry.role == "constant"]
-        for entry in own:
+        for entry in [entry for entry in graph.inputs if entry.role == "constant"]:
             scope[entry.name] = (self.input(f"{name}/{entry.name}", entry, graph),)
         given = [entry for entry in graph.inputs if entry.role != "constant"]
         # What a call passes to its graphs: the arguments after them, or all; None for one that is not a value.

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from graphflops.errors import FileError, shown
+from graphflops.tensor import grouped
 
 _SECONDS = 30  # that git may take to list the files of a repository
 
@@ -16,16 +17,11 @@ def located(names: Iterable[str], folder: str = ".") -> dict[str, str]:
     An export keeps `model.py` of `/home/me/src/model.py`, and `package/model.py` of an installed package: that is a file of
     the checkout if only one path ends so.
     """
-    wanted = list(dict.fromkeys(names))
-    if not wanted:
-        return {}
-    by_name: dict[str, list[str]] = {}
-    for path in tracked(folder):
-        by_name.setdefault(path.rpartition("/")[2], []).append(path)
+    wanted = dict.fromkeys(names)
+    by_name = grouped((path.rpartition("/")[2], path) for path in (tracked(folder) if wanted else ()))
     found = {}
     for name in wanted:
-        parts = f"/{name}"
-        ending = [path for path in by_name.get(name.rpartition("/")[2], ()) if f"/{path}".endswith(parts)]
+        ending = [x for x in by_name.get(name.rpartition("/")[2], ()) if f"/{x}".endswith(f"/{name}")]
         if name in ending or len(ending) == 1:
             found[name] = name if name in ending else ending[0]
     return found

@@ -216,9 +216,7 @@ def file_at(commit: str, path: str, *, from_top: bool = False) -> Iterator[str]:
     from_top: the path counts from the top of the repository, else from the current folder.
     """
     place = f"{shown(path)} at {commit[:12]}"
-    place_of = ["--full-tree"] if from_top else []
-    asked = os.path.relpath(path) if os.path.isabs(path) else path
-    listed = git("ls-tree", "-z", *place_of, commit, "--", asked).rstrip(b"\0")
+    listed = _listed(commit, path, *(["--full-tree"] if from_top else []))
     if not listed or b"\0" in listed:
         raise FileError(f"{place}: no such file in that revision" if not listed else f"{place}: not one file")
     mode, kind, blob = listed.partition(b"\t")[0].decode().split()
@@ -278,11 +276,9 @@ def versions(path: str, span: RevisionRange | None, most: int) -> list[Version]:
         before, place = (place, next(parts)) if status[:1] in "RC" else ("", place)
         found.append(Version(commit, date, subject, place, "" if status == "D" else blob, before))
     if old:  # the file as it was where the range begins, if it was there
-        how, asked = "--full-name", os.path.relpath(path) if os.path.isabs(path) else path
-        if found:
-            how, asked = "--full-tree", found[-1].renamed_from or found[-1].path
-        if listed := git("ls-tree", "-z", how, old, "--", asked):
-            about, _, name = listed.rstrip(b"\0").partition(b"\t")
+        place = found[-1].renamed_from or found[-1].path if found else path
+        if listed := _listed(old, place, "--full-tree" if found else "--full-name"):
+            about, _, name = listed.partition(b"\t")
             date, subject = os.fsdecode(git("log", "-1", "--format=%cs%x00%s", old)).strip("\n").split("\0")
             found.append(Version(old, date, subject, os.fsdecode(name), about.decode().split()[2]))
     if not found:
@@ -294,8 +290,13 @@ def there(path: str, commit: str | None) -> bool:
     """True if the path is a file or folder at a commit, or in the checkout for None."""
     if commit is None:
         return os.path.lexists(path)
+    return bool(_listed(commit, path, "--name-only", check=False))
+
+
+def _listed(commit: str, path: str, *options: str, check: bool = True) -> bytes:
+    """What git lists of a path at a commit."""
     asked = os.path.relpath(path) if os.path.isabs(path) else path
-    return bool(git("ls-tree", "-z", "--name-only", commit, "--", asked, check=False))
+    return git("ls-tree", "-z", *options, commit, "--", asked, check=check).rstrip(b"\0")
 
 
 QUANTITIES = ("matrix_flops", "parameters", "moved_bytes", "peak_bytes")
