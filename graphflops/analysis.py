@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
-from msgspec.structs import replace
 
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.errors import DimError, ModelError, OptionError, require_choice, shown
 from graphflops.graph import Graph, Step
 from graphflops.passes import attention

@@ -12,9 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Literal, Protocol, Union
 
-from msgspec.structs import replace
-
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.dims import Dim, at_least, dim_max, floor_div, symbol, total
 from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Union
 
-from msgspec import Struct, field, structs
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
-from graphflops.base.record import Record
+from graphflops.base.record import Record, field, replace
 from graphflops.dims import Dim
 from graphflops.ops import Op, operator
 from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType, mapped

@@ -10,9 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, NoReturn, Union
 
-from msgspec import field
-
-from graphflops.base.record import Record
+from graphflops.base.record import Record, field
 from graphflops.dims import Dim, Expr, evaluate, symbol
 from graphflops.dims.solving import LARGEST_SIZE, affine, common, sizes_taken, solution
 from graphflops.errors import ModelError, shown

@@ -8,12 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from msgspec.structs import replace
-
 from graphflops.attention.kernel import last_refusal, remedy
 from graphflops.base import units
 from graphflops.base.files import opened
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.base.units import starred
 from graphflops.devices import Device, complete, device
 from graphflops.errors import FileError, OptionError, shown

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
+from graphflops.base.record import field
 from graphflops.dims import Dim, Expr
 from graphflops.graph import Graph, Input, Node, Ref
 from graphflops.tensor import TensorType, flat, grouped

@@ -12,11 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from msgspec import field
-from msgspec.structs import replace
-
 from graphflops.base.lazy import numpy as np
-from graphflops.base.record import Record
+from graphflops.base.record import Record, field, replace
 from graphflops.errors import ModelError
 from graphflops.tensor import BFLOAT16, BOOL, FLOAT32, DType
 

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from msgspec.structs import replace
-
 from graphflops.attention.affine import AffineDomain
 from graphflops.attention.arrays import MOST_CAPTURED, MOST_STEPS, ArrayDomain, Enumeration, array_of_value
 from graphflops.attention.attention_use import Masking
@@ -18,7 +16,7 @@ from graphflops.attention.hidden_pairs import ValueNumbers, digest, pattern_of
 from graphflops.attention.index_propagation import Propagation, is_followed
 from graphflops.attention.rectangles import Counted, Grid, Lists, closed_blocks, count_listed, formulas
 from graphflops.attention.scopes import FAR, GraphScopes, Restriction, Scope, size_of
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.dims import Dim, Expr, dim_min, prod, same
 from graphflops.errors import GraphflopsError, ModelError, shown
 from graphflops.graph import Graph, Node, Ref

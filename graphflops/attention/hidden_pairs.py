@@ -8,8 +8,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
-from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec import Struct
 
 from graphflops.attention import conditions
 from graphflops.attention.affine import AffineDomain
@@ -23,6 +22,7 @@ from graphflops.attention.residues import DISTANCE
 from graphflops.attention.scopes import Restriction, Scope, Sense, scope_of_view
 from graphflops.attention.user_masks import Stated
 from graphflops.base.lazy import numpy as np
+from graphflops.base.record import field, replace
 from graphflops.dims import Dim, dim_max, same
 from graphflops.errors import DimError, GraphflopsError
 from graphflops.graph import Ref

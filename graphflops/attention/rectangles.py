@@ -10,12 +10,12 @@ from itertools import product
 from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from graphflops.attention.conditions import SIMPLE, Case, bounds
 from graphflops.base.lazy import numpy as np
 from graphflops.base.limits import spend
-from graphflops.base.record import Record
+from graphflops.base.record import Record, field
 from graphflops.dims import Dim, ceil_div, dim_min, floor_div
 from graphflops.errors import ModelError
 from graphflops.rules.shapes import doubled_pairs

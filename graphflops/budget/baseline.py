@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple, Union
 
 import msgspec
-from msgspec.structs import replace
 
 from graphflops.base.files import content
 from graphflops.base.patterns import matches_module
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.base.units import starred
 from graphflops.budget.limits import Budget
 from graphflops.budget.measure import TOP, UNITS, Figure, Measures

@@ -13,9 +13,8 @@ from functools import partial
 from typing import Any
 
 from msgspec import structs
-from msgspec.structs import replace
 
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.errors import ModelError, OptionError, require_choice, shown
 
 LIBRARIES = {"hf": "transformers", "timm": "timm", "torchvision": "torchvision"}

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
-from msgspec.structs import replace
 from torch.utils._pytree import tree_leaves, tree_map
 
+from graphflops.base.record import replace
 from graphflops.capturing.configurations import model_of, parts
 from graphflops.capturing.name import Choices, Example, Name, refuse_choices
 from graphflops.errors import ModelError, OptionError, shown

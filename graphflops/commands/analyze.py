@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec.structs import replace
 
+from graphflops.base.record import replace
 from graphflops.commands import files, model_options, options
 from graphflops.errors import shown
 

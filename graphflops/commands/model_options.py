@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec.structs import replace
 
+from graphflops.base.record import replace
 from graphflops.capturing.name import AXES, CACHES, DTYPES, PHASES, QUANTIZED, Choices, Name, parsed
 from graphflops.commands import options
 from graphflops.errors import shown

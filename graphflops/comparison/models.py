@@ -7,9 +7,8 @@ from contextlib import ExitStack, suppress
 from functools import cache
 from typing import Any
 
-from msgspec.structs import replace
-
 from graphflops.base.lazy import imported
+from graphflops.base.record import replace
 from graphflops.comparison.compare import compared
 from graphflops.comparison.result import Comparison
 from graphflops.dims import Dim, evaluate

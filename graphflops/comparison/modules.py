@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from graphflops.base.aligned import equal_at_start
 from graphflops.base.patterns import ModuleNode, module_at
+from graphflops.base.record import field
 from graphflops.base.units import is_index
 from graphflops.report import Report
 

@@ -13,9 +13,9 @@ from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from graphflops.base.files import content
+from graphflops.base.record import replace
 from graphflops.errors import FileError, OptionError, shown
 from graphflops.kernels.choices import library
 

@@ -13,9 +13,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, Union
 
-from msgspec.structs import replace
-
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.cost import Value
 from graphflops.dims import Dim, dim_max, total
 from graphflops.errors import GraphflopsError, RuleError

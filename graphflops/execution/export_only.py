@@ -12,9 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from graphflops.attention import AttentionUse
+from graphflops.base.record import replace
 from graphflops.cost import Value
 from graphflops.execution.source_lines import code_lines, has_fact, statements
 from graphflops.execution.strides import Values

@@ -7,9 +7,7 @@ call one operator each; an export records the ordinary path. Sizes were measured
 from collections.abc import Container, Sequence
 from itertools import groupby
 
-from msgspec.structs import replace
-
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, dim_max, prod, total
 from graphflops.execution.strides import Values

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from operator import is_
 
-from msgspec.structs import replace
-
 from graphflops.attention import AttentionUse
+from graphflops.base.record import replace
 from graphflops.base.units import memory as bytes_text
 from graphflops.cost import Estimate, Value
 from graphflops.devices import Platform

@@ -18,8 +18,8 @@ from functools import lru_cache
 from itertools import accumulate, product
 
 from msgspec import Struct
-from msgspec.structs import replace
 
+from graphflops.base.record import replace
 from graphflops.exporters.sources import module_path
 from graphflops.graph import Node
 from graphflops.ops import operator

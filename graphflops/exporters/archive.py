@@ -15,10 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from msgspec.structs import replace
-
 from graphflops.base.limits import spend
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.errors import FileError, shown
 from graphflops.exporters import ZIP, in_one_line, reason, regular_file
 

@@ -4,8 +4,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.errors import FileError, shown
 from graphflops.exporters import onnx_proto, onnx_scope, onnx_tensors
 from graphflops.exporters.onnx_modules import placed

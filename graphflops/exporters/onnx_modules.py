@@ -9,8 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.exporters.sources import REPEATED, Evidence, unquantized
 from graphflops.graph import Argument, Graph, Input, Node
 

@@ -9,9 +9,9 @@ from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Struct
 
-from graphflops.base.record import Record
+from graphflops.base.record import Record, field
 from graphflops.errors import FileError, shown
 from graphflops.exporters.onnx_proto import checked
 from graphflops.graph import Argument, Node, Ref

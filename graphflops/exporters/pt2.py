@@ -8,8 +8,8 @@ import hashlib
 from pathlib import Path
 
 import msgspec
-from msgspec.structs import replace
 
+from graphflops.base.record import replace
 from graphflops.errors import FileError, shown
 from graphflops.exporters import in_one_line, pt2_schema as schema
 from graphflops.exporters.archive import Archive

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.graph import Argument, Graph, Input, Node, Output, Phase, Ref
 from graphflops.ops import operator
 from graphflops.tensor import flat

@@ -8,8 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.dims import Dim, Expr, evaluate, parse_dim, prod, symbol
 from graphflops.dims.evaluation import Range
 from graphflops.dims.solving import affine, solution

@@ -6,10 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 from typing import Any
 
-from msgspec import field
-from msgspec.structs import replace
-
-from graphflops.base.record import Record
+from graphflops.base.record import Record, field, replace
 from graphflops.derived.resize import values_at
 from graphflops.devices import Device
 from graphflops.dims import Dim, evaluate

@@ -9,9 +9,8 @@ from functools import cached_property
 from itertools import pairwise
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.devices import Platform
 from graphflops.inductor.lowering import Extern, JointGraph, Loop, Op, Reduction, users_of
 from graphflops.kernels.choices import limits

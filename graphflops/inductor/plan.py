@@ -8,9 +8,7 @@ torch/_inductor/memory.py; its breadth-first order does not predict the peaks of
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import accumulate
 
-from msgspec.structs import replace
-
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.devices import Platform
 from graphflops.execution.fast_path import LAYER
 from graphflops.execution.runs import Runs

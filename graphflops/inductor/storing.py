@@ -8,8 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.dims import Dim
 from graphflops.inductor.lowering import Extern, JointGraph, Loop, Op, Reduction, users_of
 from graphflops.kernels.choices import limits

@@ -10,11 +10,9 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 
-from msgspec.structs import replace
-
 from graphflops.attention.attention_use import causal_fraction
 from graphflops.attention.kernel import Choice, Problem
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.dims import Dim, ceil_div, dim_max, dim_min, floor_div, prod, total
 from graphflops.execution.layouts import Layouts, chosen_kernel
 from graphflops.execution.strides import row_major, size_hint

@@ -13,9 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import gcd
 from typing import Any
 
-from msgspec.structs import replace
-
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.devices import Platform
 from graphflops.dims import Dim, broadcast, ceil_div, dim_max, dim_min, prod, total
 from graphflops.execution.layouts import is_normed_in_order

@@ -8,8 +8,9 @@ from math import prod
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import astuple, replace
+from msgspec.structs import astuple
 
+from graphflops.base.record import replace
 from graphflops.cost import Value
 from graphflops.dims import Dim, evaluate
 from graphflops.execution.strides import is_contiguous, row_major

@@ -14,8 +14,8 @@ from functools import cached_property, lru_cache
 from typing import Literal, Union, cast
 
 from msgspec import Struct
-from msgspec.structs import replace
 
+from graphflops.base.record import replace
 from graphflops.devices import Platform
 from graphflops.dims import Dim, dim_max, prod
 from graphflops.execution.strides import Shape, has_channels_last

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.dims import broadcast
 from graphflops.execution.strides import is_contiguous, regrouped, repeated
 from graphflops.kernels.beside import WARP

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from functools import lru_cache, partial
 from math import prod
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.execution.composed_gradients import gradient_calls
 from graphflops.graph import Ref
 from graphflops.kernels import attention, cudnn, images, matrices, moved, products, rowwise

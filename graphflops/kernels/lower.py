@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from math import prod
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.execution.composed_gradients import kernel_calls
 from graphflops.execution.composites import Inside
 from graphflops.execution.strides import regrouped

@@ -9,9 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, Literal, cast
 
-from msgspec.structs import replace
-
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.execution.strides import channels_last, is_contiguous, row_major
 from graphflops.graph import StorageKind
 from graphflops.kernels.beside import merged, operand_copies

@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from msgspec.structs import replace
-
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.cost import Value
 from graphflops.dims import Dim, ceil_div, dim_max, total
 from graphflops.graph import Ref, tensor_type

@@ -6,8 +6,7 @@ A loss is a pointwise kernel and a reduction; a loss of classes is a softmax and
 from collections.abc import Iterator
 from math import log2, prod
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.dims import Dim
 from graphflops.execution.strides import HasStrides, row_major
 from graphflops.graph import Ref

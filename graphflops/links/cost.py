@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 import msgspec
-from msgspec.structs import replace
 
+from graphflops.base.record import replace
 from graphflops.devices import Device, Node, device
 from graphflops.errors import OptionError, shown
 from graphflops.kernels.kernel import Exchange, Kernel

@@ -11,9 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from msgspec.structs import replace
-
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.dims import Dim, dim_max
 from graphflops.graph import tensor_type
 from graphflops.inductor.fusing import Kernel

@@ -4,9 +4,8 @@ from collections.abc import Container, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from msgspec.structs import replace
-
 from graphflops.attention.kernel import last_refusal, remedy
+from graphflops.base.record import replace
 from graphflops.base.units import memory
 from graphflops.dims import Dim, dim_max, evaluate, prod, total
 from graphflops.execution.fast_path import projections

@@ -10,12 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec import Struct
 
 from graphflops.analysis import analyze
 from graphflops.base.limits import next_analysis
-from graphflops.base.record import Record
+from graphflops.base.record import Record, field, replace
 from graphflops.comparison.models import compare
 from graphflops.comparison.result import Comparison
 from graphflops.dims import Dim, evaluate

@@ -7,10 +7,9 @@ from contextlib import suppress
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from graphflops.attention.attention_use import AttentionUse, Hidden, window
 from graphflops.attention.match import Sizes, Spelled, copies, role, role_of, spelled
+from graphflops.base.record import replace
 from graphflops.dims import Dim, floor_div, prod, same, total
 from graphflops.errors import DimError, shown
 from graphflops.ops import operator

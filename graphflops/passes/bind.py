@@ -6,10 +6,9 @@ Sizes at which torch refuses the program, because they break its guards on input
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec import Struct
 
-from graphflops.base.record import Record
+from graphflops.base.record import Record, field, replace
 from graphflops.cost import Cost, Value
 from graphflops.dims import Dim, Expr, evaluate, symbol
 from graphflops.dims.solving import LARGEST_SIZE, affine

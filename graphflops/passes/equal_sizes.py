@@ -6,8 +6,7 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.dims import Dim, Expr, Meeting, evaluate, symbol
 from graphflops.errors import DimError, shown
 from graphflops.graph import Graph, Node, Symbol, tensor_type

@@ -10,10 +10,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
-from msgspec.structs import replace
-
 from graphflops.base.patterns import modules_around
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.cost import MATRIX_QUANTITIES, Cost, Estimate, Value
 from graphflops.graph import Argument, Graph, Node, Output, Ref
 from graphflops.passes.program import Backward, PricedCall, owners

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from msgspec import field
-from msgspec.structs import replace
-
 from graphflops.base.limits import LimitPassed, spend
-from graphflops.base.record import Record
+from graphflops.base.record import Record, field, replace
 from graphflops.cost import Estimate, RegionRun, Value
 from graphflops.dims import Dim, at_least
 from graphflops.errors import ModelError, NoRuleError, RuleError, ShapeError, shown

@@ -5,9 +5,9 @@ from functools import cached_property, lru_cache, partial
 from itertools import zip_longest
 from typing import Any, Union
 
-from msgspec.structs import astuple, replace
+from msgspec.structs import astuple
 
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.cost import QUANTITIES, WORK_QUANTITIES, Cost, Estimate, Value
 from graphflops.dims import Dim, Expr, Meeting, meetings
 from graphflops.errors import GraphflopsError, NoRuleError, RuleError, ShapeError, shown

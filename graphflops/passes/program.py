@@ -8,11 +8,10 @@ from functools import cached_property
 from itertools import count
 from typing import Any, NamedTuple
 
-from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec import Struct
 
 from graphflops.attention import AttentionUse
-from graphflops.base.record import Record
+from graphflops.base.record import Record, field, replace
 from graphflops.cost import QUANTITIES, Cost, Estimate, Value
 from graphflops.dims import Dim, Meeting, symbol, total
 from graphflops.errors import DimError

@@ -12,8 +12,7 @@ Elementwise calls between an operator and the conversion of its result are parts
 becomes a layout of the quantized value. A conversion that something else reads stays, with a price of its own.
 """
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.base.units import memory
 from graphflops.cost import Cost
 from graphflops.dims import Dim, evaluate

@@ -4,9 +4,7 @@ from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.cost import Estimate, Value, free
 from graphflops.dims import Dim, floor_div, total
 from graphflops.graph import Graph, Node, Ref

@@ -6,8 +6,7 @@ If neither a rule nor the file gives a type, `FallbackTypes` takes what the form
 from collections.abc import Mapping
 from itertools import zip_longest
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Value
 from graphflops.dims import Dim, Expr, Meeting, differ, evaluate, symbol
 from graphflops.dims.atoms import terms_of

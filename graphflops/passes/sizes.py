@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import QUANTITIES
 from graphflops.dims import Dim, Expr, Meeting, at_least, broadcast, compare, dim_max, evaluate
 from graphflops.dims.solving import LARGEST_SIZE, first_from

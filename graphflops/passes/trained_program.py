@@ -12,11 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import count, zip_longest
 from typing import Any, TypeGuard
 
-from msgspec import field
-from msgspec.structs import replace
-
 from graphflops.base.patterns import modules_around
-from graphflops.base.record import Record
+from graphflops.base.record import Record, field, replace
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph, Input, Node, Note, Output, Ref, tensor_type
 from graphflops.passes.bind import bind

@@ -6,11 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import get_args
 
-from msgspec import field
-
 from graphflops.base.files import whole
 from graphflops.base.lazy import imported
-from graphflops.base.record import Record
+from graphflops.base.record import Record, field
 from graphflops.errors import OptionError, require_choice, shown
 
 # Set by the caller, not by the user: a format may ignore them.

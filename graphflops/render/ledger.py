@@ -6,10 +6,8 @@ from functools import cached_property
 from math import inf
 from typing import NamedTuple
 
-from msgspec import field
-
 from graphflops.base.patterns import ModuleNode, module_at
-from graphflops.base.record import Record
+from graphflops.base.record import Record, field
 from graphflops.base.units import is_index, spans
 from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import Dim, evaluate, symbol, total

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from graphflops.attention import AttentionUse
 from graphflops.base.patterns import DEEPEST, is_within, modules_around
+from graphflops.base.record import replace
 from graphflops.base.units import numbered, parameters, seconds
 from graphflops.cost import REPORTED
 from graphflops.dims import evaluate

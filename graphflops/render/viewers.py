@@ -6,10 +6,10 @@ from itertools import groupby
 from typing import Any
 
 import msgspec
-from msgspec import field
 
 from graphflops.base.aligned import equal_at_start
 from graphflops.base.patterns import ModuleNode, module_at
+from graphflops.base.record import field
 from graphflops.base.units import exact, interval, is_index, spans
 from graphflops.budget.measure import TOP, Measures
 from graphflops.cost import QUANTITIES, REPORTED, Cost

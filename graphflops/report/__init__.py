@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
-from msgspec import field, structs
+from msgspec import structs
 
 from graphflops.attention.attention_use import AttentionUse
 from graphflops.base.lazy import imported
-from graphflops.base.record import Record
+from graphflops.base.record import Record, field
 from graphflops.base.rendered import Rendered
 from graphflops.cost import Cost
 from graphflops.dims import Dim, evaluate

@@ -6,10 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
-from msgspec import field
-from msgspec.structs import replace
-
-from graphflops.base.record import Record
+from graphflops.base.record import Record, field, replace
 from graphflops.dims import Dim
 
 HeldKind = Literal[

@@ -8,8 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.graph import Argument, Node
 from graphflops.ops import Op
 

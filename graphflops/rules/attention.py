@@ -13,9 +13,7 @@ from collections.abc import Container, Mapping
 from itertools import pairwise
 from typing import Any
 
-from msgspec.structs import replace
-
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim, Expr, broadcast, differ, floor_div, meet, mod, prod, total
 from graphflops.rules.creation import DROPOUT

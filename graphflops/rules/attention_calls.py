@@ -6,8 +6,7 @@ normalisations are vector work.
 
 from collections.abc import Callable
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, ceil_div, dim_max, floor_div, meet, prod, same
 from graphflops.rules import attention

@@ -10,8 +10,7 @@ devices of a group map.
 
 from collections.abc import Callable, Sequence
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, floor_div, meet, total
 from graphflops.rules.matmul import matmul

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Cost, Estimate, Region, RegionRun, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, differ, evaluate, prod
 from graphflops.errors import NoRuleError

@@ -6,8 +6,7 @@ Elements of a window that lie in the padding count too.
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, call, compare, differ, floor_div, meet, mod, prod, same
 from graphflops.rules.matmul import Mask, additions, flops_of

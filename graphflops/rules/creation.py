@@ -7,8 +7,7 @@ and an addition per element. Drawing bits is not counted; turning them into a di
 import math
 from typing import Any
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, ceil_div, floor_div
 from graphflops.rules.elementwise import (

@@ -6,8 +6,7 @@ by value are data-dependent.
 
 from itertools import accumulate
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, Expr, at_least, broadcast, dim_max, prod, total
 from graphflops.rules.elementwise import float_result, result_type

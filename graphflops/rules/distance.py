@@ -5,8 +5,7 @@ A norm costs two operations per element, a power if the order needs one, and a r
 
 import math
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, broadcast, compare, dim_max, dim_min, floor_div, meet, prod, total, where
 from graphflops.rules import lapack, reduce

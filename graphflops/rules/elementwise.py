@@ -23,9 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec.structs import replace
-
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim, Expr, broadcast
 from graphflops.errors import RuleError

@@ -8,9 +8,8 @@ blocks that are partly visible. The functions' traffic stays in registers and is
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
 from graphflops.attention.attention_use import Masking
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, RegionRun, Value
 from graphflops.dims import Dim, Expr, dim_min, floor_div, total
 from graphflops.errors import NoRuleError

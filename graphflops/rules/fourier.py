@@ -7,8 +7,7 @@ window and a transform per frame; on the way back overlaps add up.
 
 from collections.abc import Iterable, Sequence
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, Expr, at_least, floor_div, prod, same, total
 from graphflops.rules.elementwise import complex_of, float_result, real_of

@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from msgspec.structs import replace
-
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.cost import Estimate, Value, data_dependent, picked
 from graphflops.dims import Dim, at_least, broadcast, differ, same, total
 from graphflops.rules.operands import Operands, takes

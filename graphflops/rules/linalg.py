@@ -6,8 +6,7 @@ operation counts as four.
 
 from collections.abc import Callable
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, broadcast, differ, dim_max, dim_min, floor_div, meet, prod, same
 from graphflops.rules import lapack

@@ -8,8 +8,7 @@ here; tensors that it saves for backward beside operands and results are read he
 from collections.abc import Callable
 from functools import partial
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, dim_max, dim_min, prod, same
 from graphflops.rules import lapack

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, broadcast, differ, dim_max, floor_div, prod, total
 from graphflops.rules.distance import pairwise_distance

@@ -6,8 +6,7 @@ Converting an element to another type is one operation; moving it is none.
 from collections.abc import Callable, Sequence
 from math import comb, factorial
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, at_least, broadcast, ceil_div, dim_max, dim_min, floor_div, prod, total
 from graphflops.rules.elementwise import result_type

@@ -7,9 +7,7 @@ computes it. The saved statistics of inference (none on a CPU, a copy on a GPU) 
 from functools import partial
 from typing import Any
 
-from msgspec.structs import replace
-
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, differ, meet, mod, prod
 from graphflops.rules.elementwise import promote

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, copied, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, ceil_div, differ, dim_max, dim_min, floor_div, meet, total
 from graphflops.rules import views

@@ -7,9 +7,8 @@ import operator
 from collections.abc import Callable
 from functools import partial
 
-from msgspec.structs import replace
-
 from graphflops import dims
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim
 from graphflops.ops.table import ROWS, Row

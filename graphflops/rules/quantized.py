@@ -6,8 +6,7 @@ integers, packed and pruned weights.
 
 from itertools import chain
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim, ceil_div, differ, dim_max, floor_div, prod, same
 from graphflops.rules.elementwise import WORK, activation_named, differentiate

@@ -5,8 +5,7 @@ Patches of images (im2col, col2im) are copies, too. ATen, prims and ONNX share t
 
 from collections.abc import Mapping, Sequence
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, copied, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, floor_div, meet, mod, prod, total
 from graphflops.rules import parts, shapes

@@ -7,8 +7,7 @@ of the cell's formula, including two bias additions per gate if there are biases
 from dataclasses import dataclass
 from functools import partial
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, differ, meet, prod, total
 from graphflops.rules.creation import DROPOUT

@@ -8,8 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, dim_max, dim_min, floor_div, meet, prod, total
 from graphflops.dims.parser import floored_product

@@ -9,9 +9,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 
-from msgspec.structs import replace
-
 from graphflops import dims
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, Value, is_data_dependent
 from graphflops.dims import Dim, Expr
 from graphflops.errors import DimError

@@ -7,8 +7,7 @@ elements that are not stored.
 
 from collections.abc import Callable
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, broadcast, prod, total
 from graphflops.errors import ShapeError

@@ -6,8 +6,7 @@ form has a `clone`.
 
 from collections.abc import Callable, Sequence
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, Expr, at_least, broadcast, differ, dim_min, floor_div, mod, prod, same, total
 from graphflops.rules import shapes

@@ -14,9 +14,8 @@ from functools import cached_property, partial
 from typing import Any
 
 import torch
-from msgspec.structs import replace
 
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.dims import Expr, evaluate
 from graphflops.errors import FileError, GraphflopsError, ModelError, RunError, first_line, said_by, shown
 from graphflops.exporters.pt2_values import LAYOUTS, MEMORY_FORMATS

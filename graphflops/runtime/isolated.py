@@ -24,12 +24,12 @@ from subprocess import DEVNULL, PIPE
 from typing import Any
 
 import msgspec
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from graphflops import errors
 from graphflops.base.lazy import imported
 from graphflops.base.limits import Limits, limited
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.dims import evaluate
 from graphflops.errors import FileError, GraphflopsError, ModelError, RunError, raised, said_by, shown
 from graphflops.exporters import load, reader_of, regular_file

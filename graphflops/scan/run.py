@@ -18,8 +18,9 @@ from queue import Empty, Queue
 from types import FrameType
 from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Struct
 
+from graphflops.base.record import field
 from graphflops.errors import GraphflopsError, OptionError, shown
 from graphflops.scan import store
 from graphflops.scan.jobs import Job, Result, is_url

@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
-from msgspec.structs import replace
 
 from graphflops.base.files import opened
 from graphflops.base.limits import Limits, limited
+from graphflops.base.record import replace
 from graphflops.cost import REPORTED
 from graphflops.dims import Dim
 from graphflops.errors import FileError, GraphflopsError, LimitError, shown

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-from msgspec.structs import replace
 
 from graphflops.analysis import priced
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.derived.items import token_ids
 from graphflops.derived.resize import refuse_guarded
 from graphflops.dims import Dim, evaluate

@@ -8,10 +8,10 @@ from datetime import date as calendar_date
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
 from graphflops.analysis import analyze
 from graphflops.base.lazy import imported
+from graphflops.base.record import replace
 from graphflops.base.rendered import Rendered
 from graphflops.base.units import percent
 from graphflops.budget.amounts import amount

@@ -11,8 +11,9 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Struct
 
+from graphflops.base.record import field
 from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.report import Report, Row
 from graphflops.tensor import TensorType, flat, grouped

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
 
+from graphflops.base.record import replace
 from graphflops.kernels.kernel import Kernel
 from graphflops.passes.program import PricedCall
 

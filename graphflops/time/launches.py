@@ -6,9 +6,9 @@ from contextlib import suppress
 from operator import eq
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from graphflops.attention.kernel import attention_kernel
+from graphflops.base.record import replace
 from graphflops.cost import free
 from graphflops.execution.composed_gradients import kernel_calls
 from graphflops.execution.layouts import Layouts, attention_problem

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.kernels.call import OpenSizeError, Sizes
 from graphflops.kernels.foreach import MOST_ELEMENTS, Pass, together
 from graphflops.kernels.kernel import Kernel

@@ -8,10 +8,10 @@ from math import exp
 from typing import Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from graphflops.attention.attention_use import AttentionUse
 from graphflops.attention.kernel import last_refusal, preferred
+from graphflops.base.record import replace
 from graphflops.devices import Device, Host, platform_of
 from graphflops.dims import Dim, evaluate
 from graphflops.kernels.kernel import (

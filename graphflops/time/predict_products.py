@@ -8,9 +8,7 @@ minimum over tile sizes and splits. Some convolutions run group by group: chains
 from collections.abc import Callable, Iterator
 from math import gcd, prod
 
-from msgspec.structs import replace
-
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.devices import Device
 from graphflops.kernels.choices import constants
 from graphflops.kernels.convolution import up

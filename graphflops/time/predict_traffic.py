@@ -6,8 +6,7 @@ Reductions along outer axes or over planes have a model of their own: blocks, sp
 from functools import lru_cache
 from math import gcd, prod
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.devices import Device, platform_of
 from graphflops.execution.strides import size_hint
 from graphflops.kernels.beside import WARP, largest_power, sharing_blocks, threads_of_block

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from math import exp, hypot, log, prod, sqrt
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
+from graphflops.base.record import field
 from graphflops.devices import Device
 from graphflops.execution.runs import Runs
 from graphflops.kernels.kernel import Exchange, Kernel, Transfer

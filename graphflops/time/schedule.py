@@ -9,8 +9,9 @@ Collectives run beside other kernels, in one stream for each group of devices.
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
-from msgspec import Struct, field
+from msgspec import Struct
 
+from graphflops.base.record import field
 from graphflops.graph import Phase
 from graphflops.kernels.kernel import Kernel, Recurrence, Transfer
 from graphflops.kernels.products import is_resident

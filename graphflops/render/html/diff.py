@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.comparison.entries import followed
 from graphflops.comparison.result import Comparison, Fold
 from graphflops.dims.solving import affine

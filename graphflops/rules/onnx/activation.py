@@ -6,8 +6,7 @@ Before version 7, operands were broadcast by two attributes.
 from collections.abc import Callable
 from functools import partial
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, Value
 from graphflops.dims import broadcast, call, differ, floor_div
 from graphflops.ops import operator

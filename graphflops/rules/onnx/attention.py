@@ -7,8 +7,7 @@ read and written whole; a buffer that is provably long enough is written in plac
 
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, differ, floor_div, meet
 from graphflops.rules.attention import Attention, attend, by_head, leading_axes

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from functools import reduce
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, Region, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, ceil_div, differ, evaluate, meet, mod, where
 from graphflops.rules.control import either, once

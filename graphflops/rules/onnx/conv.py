@@ -6,8 +6,7 @@ Output sizes follow from attributes. A pool is a reduction over a window, or ove
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, ceil_div, differ, dim_min, prod
 from graphflops.rules.conv import adaptive, convolved, max_unpool as unpooled, outputs, upsampled, windowed

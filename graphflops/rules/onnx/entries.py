@@ -6,9 +6,8 @@ Also what fused operators share: summed work, optional results, scales, products
 from collections.abc import Sequence
 from typing import Union
 
-from msgspec.structs import replace
-
 from graphflops import tensor
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, Value, data_dependent
 from graphflops.dims import Dim, Expr, differ, symbol, total
 from graphflops.errors import DimError

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, picked
 from graphflops.dims import Dim, at_least, ceil_div, differ, dim_min, floor_div, meet, mod, total
 from graphflops.rules.indexing import combined, functional

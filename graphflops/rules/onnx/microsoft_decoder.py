@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, Expr, at_least, dim_min, floor_div, prod
 from graphflops.rules.attention import Attention, by_head, lengths, pack

@@ -5,8 +5,7 @@ Zero points are subtracted from every operand element once; a floating-point res
 
 from typing import Any
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate
 from graphflops.dims import meet
 from graphflops.rules.elementwise import WORK, elementwise

@@ -8,8 +8,7 @@ per score.
 
 from collections.abc import Callable, Sequence
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, broadcast, ceil_div, floor_div, prod
 from graphflops.rules import fourier, lapack, linalg

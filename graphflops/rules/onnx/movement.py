@@ -6,8 +6,7 @@ A copy reads each kept element once and writes each result once.
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, Value, copied, data_dependent, free
 from graphflops.dims import Dim, Expr, broadcast, ceil_div, floor_div, meet, mod, prod
 from graphflops.errors import DimError

@@ -6,8 +6,7 @@ spelled as in ONNX's preview of training: (rate, step, tensors, gradients, state
 
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, free
 from graphflops.dims import broadcast, floor_div, meet, mod, prod, total
 from graphflops.errors import shown

@@ -6,8 +6,7 @@ The size of what a search finds is data-dependent, or follows from known content
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, Expr, at_least, compare, meet
 from graphflops.rules import contraction, cumulative, lapack, linalg, matmul as products, reduce as shared

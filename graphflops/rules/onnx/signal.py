@@ -10,8 +10,7 @@ from fractions import Fraction
 from itertools import pairwise
 from math import inf
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.cost import Estimate, copied
 from graphflops.dims import Dim, Expr, at_least, compare, floor_div, prod, same, where
 from graphflops.errors import DimError

@@ -13,9 +13,8 @@ from functools import reduce
 from itertools import product
 from typing import Union
 
-from msgspec.structs import replace
-
 from graphflops import dims
+from graphflops.base.record import replace
 from graphflops.dims import Dim, Expr
 from graphflops.dims.atoms import COMPARISONS
 from graphflops.dims.parser import SIMPLE, RatioArithmetic

@@ -12,9 +12,7 @@ from itertools import islice, permutations, product
 from math import prod
 from typing import Literal
 
-from msgspec.structs import replace
-
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.kernels.convolution import up
 from graphflops.report import Row
 from graphflops.runtime.counters import problems

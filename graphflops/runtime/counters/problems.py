@@ -4,9 +4,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Union
 
-from msgspec.structs import replace
-
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.dims import Dim
 from graphflops.kernels.convolution import up
 from graphflops.ops import Op, operator

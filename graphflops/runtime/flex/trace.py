@@ -15,12 +15,11 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from msgspec.structs import replace
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
-from graphflops.base.record import Record
+from graphflops.base.record import Record, replace
 from graphflops.errors import ModelError, shown
 from graphflops.exporters.live import from_graph_module
 from graphflops.graph import Argument, Graph, Node, Ref

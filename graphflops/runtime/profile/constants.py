@@ -4,8 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import exp, log
 
-from msgspec.structs import replace
-
+from graphflops.base.record import replace
 from graphflops.devices import Device
 from graphflops.kernels.kernel import Convolution, Kernel, Strided, Windows, bytes_of
 from graphflops.time.predict import modelled, names_of_constants

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from msgspec.structs import replace
 from torch import nn
 
+from graphflops.base.record import replace
 from graphflops.devices import Host, Part
 
 # A core shared with other work is slow for tenths of a second at a time. Of many short rounds, some miss those moments.

@@ -14,8 +14,8 @@ from random import Random
 
 import msgspec
 import torch
-from msgspec.structs import replace
 
+from graphflops.base.record import replace
 from graphflops.devices import Calibration, Device, Host, Launch, complete, device, published, with_rates
 from graphflops.errors import OptionError, RunError, first_line, shown
 from graphflops.kernels.kernel import Kernel

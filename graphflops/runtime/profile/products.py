@@ -6,8 +6,8 @@ from math import prod
 from random import Random
 
 import torch
-from msgspec.structs import replace
 
+from graphflops.base.record import replace
 from graphflops.kernels.kernel import Attention, AttentionKernel, Convolution, Kernel, Pass, Product
 from graphflops.runtime.profile.trial import Calls, Clock, Trial, random, spread
 
