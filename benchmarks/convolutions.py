@@ -1,11 +1,12 @@
 """Which kernels cuDNN takes for convolutions, and what they need: measured on this machine's GPU, and as predicted.
 
-    python -m benchmarks.convolutions measure --seconds 110 --seed 1 --output convolutions.jsonl
+    python -m benchmarks.convolutions measure --seconds 110 --seed 1 --output convolutions.jsonl [--kinds groups,filters]
     python -m benchmarks.convolutions judge convolutions.jsonl
     python -m benchmarks.convolutions fit convolutions.jsonl > trees.json
 
 `measure` runs random convolutions, forward and both gradients, and writes a line for each pass: its sizes, the bytes that it
 allocates beside operands and results, and its kernels with their times; `--sizes` takes the sizes of such lines instead.
+Kernels of groups run beside one another, so these are judged by their time in a CUDA graph.
 `judge` compares them with what graphflops predicts. `fit` reads decision trees from kernels and workspaces (it needs
 scikit-learn): with them `graphflops/kernels/choices` is made for a new release of cuDNN.
 """
@@ -66,6 +67,17 @@ BATCHES = (1, 1, 2, 3, 4, 6, 8, 8, 16, 16, 32, 32, 64, 128)
 WINDOWS = {
     "dense": ((3, 3), (3, 3), (5, 5), (1, 7), (7, 1), (1, 3)),
     "groups": ((3, 3), (3, 3), (1, 1), (5, 5)),
+    "filters": ((3, 3), (3, 3), (5, 5), (7, 7)),
+}
+OFTEN = {
+    "product": 50,
+    "strided": 6,
+    "stem": 8,
+    "dense": 18,
+    "groups": 8,
+    "filters": 2,
+    "transposed": 4,
+    "sequence": 4,
 }
 CONVERSIONS = ("nchwtonhwc", "nhwctonchw", "tensortransform", "addpadding")
 MOST_ELEMENTS, MOST_FLOPS = 1.2e8, 1.5e11
@@ -76,10 +88,9 @@ _REAL = 3  # how often a pass of a real network counts
 NEAR, MOST_PARTS = 6000, 140  # bytes that alignment adds, and parts that a sum may have
 
 
-def picked(chance: random.Random) -> Row:
-    """Sizes of a random convolution: products, strided ones, stems, windows, groups, transposed ones and sequences."""
-    kinds = {"product": 50, "strided": 6, "stem": 8, "dense": 18, "groups": 8, "transposed": 4, "sequence": 4}
-    (kind,) = chance.choices([*kinds], [*kinds.values()])
+def picked(chance: random.Random, kinds: list[str]) -> Row:
+    """Sizes of a random convolution of one of these kinds; filters: each channel has several of its own."""
+    (kind,) = chance.choices(kinds, [OFTEN[each] for each in kinds])
     side, stride, groups, window = chance.choice(SIDES), 1, 1, (1, 1)
     channels, results = (
         chance.choice(CHANNELS) if chance.random() < 0.85 else chance.randrange(8, 1500) for _ in range(2)
@@ -103,6 +114,9 @@ def picked(chance: random.Random) -> Row:
         groups = chance.choice((2, 3, 4, 6, 8, 16, 32))
         channels = groups * chance.choice(OF_A_GROUP)
         results = channels * chance.choice((1, 1, 2))
+    elif kind == "filters":
+        groups = channels = chance.choice((32, 64, 96, 128, 192, 256, 384))
+        results = channels * chance.choice((2, 2, 3, 4))
     axes = 1 if kind == "sequence" else 2
     image = [chance.choice((49, 197, 400, 1000, 3000))] if axes == 1 else [side, side]
     window = (chance.choice((1, 3, 5, 7)),) if axes == 1 else window
@@ -134,7 +148,7 @@ def shapes(row: Row) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
     return x, (row["cout"], row["cin"] // row["groups"], *row["kernel"]), (x[0], row["cout"], *out)
 
 
-def measure(seconds: float, seed: int, output: Path, sizes: list[Row] | None) -> None:
+def measure(seconds: float, seed: int, output: Path, sizes: list[Row] | None, kinds: list[str]) -> None:
     """Runs random convolutions on the GPU, or given ones, each three times between markers that the profiler sees."""
     import torch
     from torch.profiler import ProfilerActivity, profile
@@ -149,7 +163,7 @@ def measure(seconds: float, seed: int, output: Path, sizes: list[Row] | None) ->
             rows: list[Row] = []
             with profile(activities=[ProfilerActivity.CUDA]) as trace:
                 for _ in range(60 if sizes is None else min(60, len(sizes))):
-                    row = picked(chance) if sizes is None else sizes.pop()
+                    row = picked(chance, kinds) if sizes is None else sizes.pop()
                     x, weight, out = shapes(row)
                     is_large = max(prod(x), prod(out)) > MOST_ELEMENTS
                     if min(out) < 1 or is_large or 2 * prod(out) * prod(weight[1:]) > MOST_FLOPS:
@@ -178,6 +192,9 @@ def measure(seconds: float, seed: int, output: Path, sizes: list[Row] | None) ->
                     row["kernels"] = [
                         [each[0][0][:110], sorted(t for _, t in each)[1] / 1e3] for each in times
                     ]
+                    if row["groups"] > 1:  # without the profiler, which slows graphs
+                        x, weight, _ = shapes(row)
+                        row["in_graph"] = took(calls(row, x, weight)[PHASES.index(row["phase"])])
                     lines.write(json.dumps(row) + "\n")
 
 
@@ -196,6 +213,25 @@ def calls(row: Row, x_shape: tuple[int, ...], weight_shape: tuple[int, ...]) -> 
         lambda: backward(gradient, x, weight, None, *options, [True, False, False]),
         lambda: backward(gradient, x, weight, None, *options, [False, True, False]),
     ]
+
+
+def took(call: Any, times: int = 4) -> float:
+    """Microseconds of a call in a CUDA graph that has it several times; the middle of three runs."""
+    import torch
+
+    graph, ends = torch.cuda.CUDAGraph(), [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+    with torch.cuda.graph(graph):
+        for _ in range(times):
+            call()
+    found = []
+    graph.replay()
+    for _ in range(3):
+        ends[0].record()
+        graph.replay()
+        ends[1].record()
+        ends[1].synchronize()
+        found.append(1e3 * ends[0].elapsed_time(ends[1]) / times)
+    return sorted(found)[1]
 
 
 def allocated(call: Any) -> int:
@@ -244,17 +280,18 @@ def judge(rows: list[Row]) -> None:
     for row in rows:
         conv, what = convolution(row), problem(row)
         is_last = what.is_channels_last
-        held = cudnn.workspace(conv, row["phase"], Layout(is_last, gradient=is_last), HOPPER)
+        held = cudnn.workspace(conv, row["phase"], Layout(is_last), HOPPER)
         places = prod(shapes(row)[0 if row["transposed"] else 2])
         kernels = what.kernels(2 * places * prod(shapes(row)[1][1:]))
         seconds = sum(predict(kernel, known).seconds for kernel in kernels)
         tensors = sum(prod(shape) for shape in shapes(row)) * conv.x.dtype.bits // 8
+        measured = row["in_graph"] if conv.groups > 1 else sum(each for _, each in row["kernels"])
         converts = any(part in name.lower() for name, _ in row["kernels"] for part in CONVERSIONS)
         found[row["kind"], row["phase"]].append(
             (
                 abs(int(held) - row["workspace"]) <= 0.03 * tensors + 70_000,  # type: ignore[arg-type]
-                bool(what.converted(what.x, what.weight, what.out)) == converts or conv.groups > 1 or is_last,
-                abs(log(1e6 * seconds / sum(took for _, took in row["kernels"]))),
+                bool(what.converted("xwo")) == converts or conv.groups > 1 or is_last,
+                abs(log(1e6 * seconds / measured)),
             )
         )
     print(
@@ -262,8 +299,7 @@ def judge(rows: list[Row]) -> None:
     )
     for (kind, phase), each in sorted(found.items()):
         workspace, same = (f"{sum(row[n] for row in each) / len(each):.0%}" for n in (0, 1))
-        # Kernels of groups run beside one another: their sum is not how long the convolution takes.
-        off = "" if kind.startswith("group") else f"{statistics.median(row[2] for row in each):.0%}"
+        off = f"{statistics.median(row[2] for row in each):.0%}"
         print(f"{kind:12}{phase:18}{len(each):8}{workspace:>22}{same:>13}{off:>18}")
 
 
@@ -405,10 +441,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, default=Path("convolutions.jsonl"))
     parser.add_argument("--sizes", type=Path)
+    parser.add_argument("--kinds", default=",".join(OFTEN))
     options = parser.parse_args()
     if options.what == "measure":
         sizes = lines_of(options.sizes) if options.sizes else None
-        return measure(options.seconds, options.seed, options.output, sizes)
+        return measure(options.seconds, options.seed, options.output, sizes, options.kinds.split(","))
     rows = lines_of(options.file)
     return judge(rows) if options.what == "judge" else fit(rows)
 

@@ -41,9 +41,7 @@ _PART, _MOST_PARTS, _TILE, _GROUP_TILE = limits("cudnn_9", "split", "part most_p
 _MANY_ROWS, _MANY_FLOAT_ROWS = limits("cudnn_9", "split", "many_rows many_float_rows")
 _LEAST_GROUPS, _LEAST_WIDTH, *_SIDES = limits("aten_2", "depthwise", "channels width small large")
 _SHARED_KERNELS = frozenset((side, side) for side in _SIDES)
-_SMALL_WINDOW, _FEW_STEPS, _FEW_GROUPS, _LITTLE = limits(
-    "cudnn_9", "grouped_direct", "window steps groups multiplies"
-)
+_SMALL_WINDOW, _FEW_STEPS, _FEW_GROUPS = limits("cudnn_9", "grouped_direct", "window steps groups")
 _LONE_PARTS, _LONE_CHANNELS, _LONE_ROWS = limits("cudnn_9", "depthwise", "parts channels rows")
 
 
@@ -237,15 +235,13 @@ class Problem(Struct, frozen=True, dict=True):
             is_small = conv.taps <= _SMALL_WINDOW and (conv.is_pointwise or not conv.is_strided)
             is_one = conv.is_single or self.phase == "weight_gradient" or (is_forward and is_small)
             return "grouped_direct" if is_one else "direct"
-        if self.way != "direct" or self.is_channels_last:
+        if self.way != "direct" or self.is_channels_last or self.phase == "weight_gradient":
             return ""
         if is_forward and conv.is_long:
             return "long"
         if is_forward and conv.is_single and conv.is_pointwise:
             return "direct" if conv.groups <= _FEW_GROUPS else "grouped_direct"
-        is_of_weight = self.phase == "weight_gradient"
-        is_brief = conv.multiplies <= _LITTLE if is_of_weight else conv.steps <= _FEW_STEPS
-        return "grouped_direct" if is_brief else ""
+        return "grouped_direct" if conv.steps <= _FEW_STEPS else ""
 
     @property
     def own(self) -> ConvolutionAlgorithm:
