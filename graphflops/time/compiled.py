@@ -146,10 +146,12 @@ def _host_seconds(costs: Costs, phase: str, kernels: Sequence[Kernel], *, is_gra
     if families["collective"]:
         return costs["compiled.collective"]
     convolutions = families["convolution"]
+    # Groups that are kernels of their own are launched one by one.
+    further = sum(kernel.launches - 1 for kernel in kernels) * costs["forward.further_kernel"]
     if convolutions and is_gradient:
-        return convolutions * costs["compiled.training.convolution_gradient"]
+        return convolutions * costs["compiled.training.convolution_gradient"] + further
     calls = (convolutions or len(kernels)) * costs[f"compiled.{phase}.library"]
-    return calls + recurrent_seconds(costs, kernels)
+    return calls + further + recurrent_seconds(costs, kernels)
 
 
 def _of_product(

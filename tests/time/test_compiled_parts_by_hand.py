@@ -31,6 +31,7 @@ COSTS = {
     "compiled.training.convolution_gradient": 10.0,
     "compiled.inference.library": 100.0,
     "compiled.training.library": 1000.0,
+    "forward.further_kernel": 7.0,
     "recurrent.call": 1e4,
     "recurrent.layer": 1e5,
     "recurrent.step": 1e6,
@@ -60,6 +61,12 @@ def test_what_the_cpu_does_for_a_library(
     families: tuple[str, ...], phase: str, is_gradient: bool, seconds: float
 ) -> None:
     assert _host_seconds(COSTS, phase, kernels(*families), is_gradient=is_gradient) == seconds
+
+
+def test_groups_of_a_convolution_are_launched_one_by_one() -> None:
+    one = Kernel("convolution", "float16", launches=48)
+    assert _host_seconds(COSTS, "inference", [one], is_gradient=False) == 100 + 47 * 7
+    assert _host_seconds(COSTS, "training", [one, one], is_gradient=True) == 2 * (10 + 47 * 7)
 
 
 def test_recurrent_layers_are_launched_step_by_step() -> None:
