@@ -25,8 +25,8 @@ ProductAlgorithm = Literal[
 # Other kernels without matrix units: scalar, a pointwise one; tiled, a product in tiles; line, cuDNN's depthwise one of
 # sequences; shared, that of images whose tiles are in shared memory; grouped_direct, one for all groups;
 # transposed, one_by_one with conversions by a slow kernel.
-Ungrouped = Literal["", "long", "scalar", "tiled", "line", "shared", "per_channel"]
-ConvolutionAlgorithm = Union[Ungrouped, Literal["one_by_one", "transposed", "direct", "grouped_direct"]]
+_OfGroups = Literal["one_by_one", "transposed", "direct", "grouped_direct", "long"]
+ConvolutionAlgorithm = Union[_OfGroups, Literal["", "scalar", "tiled", "line", "shared", "per_channel"]]
 # masked: a tensor is added to the scores; row: one row for all queries; uneven: its rows are not aligned. dropout: weights
 # are dropped at random.
 Masking = Literal["", "masked", "row", "uneven", "dropout", "masked_dropout"]
