@@ -24,6 +24,7 @@ COSTS = {
     "compiled.inference.fused": 100.0,
     "compiled.training.fused": 1e3,
     "compiled.inference.library": 1e4,
+    "forward.further_kernel": 0.25,
     "compiled.training.library": 1e5,
     "compiled.training.attention": 1e6,
     "compiled.training.convolution_gradient": 1e7,
