@@ -24,7 +24,7 @@ from benchmarks.decoders import Decoder, Model
 from graphflops import analyze, capture
 from graphflops.devices import complete, device
 from graphflops.links import network_of
-from graphflops.planning.blocks import Recompute, kept_at
+from graphflops.planning.blocks import Call, Recompute, kept_at
 from graphflops.planning.layouts import Costs, Layout, Machine, Step
 from graphflops.planning.prices import Prices, reading
 from graphflops.planning.split import Folded, folded
@@ -49,7 +49,7 @@ def program(decoder: Decoder, length: int) -> tuple[Folded, str]:
 
 
 @cache
-def prices(
+def read(
     decoder: Decoder,
     length: int,
     tensor: int,
@@ -58,11 +58,12 @@ def prices(
     name: str,
     execution: str,
     sequence: bool,
-) -> Prices:
-    """What its parts cost, where each device has so many tokens of a sequence."""
+) -> tuple[Prices, list[Call]]:
+    """What its parts cost, where each device has so many tokens of a sequence, and the calls of a layer."""
     found, batch = program(decoder, length)
     options: Any = {"context": context, "execution": execution, "sequence": sequence}
-    return reading(found, tensor, {batch: micro}, name, **options).prices()
+    one = reading(found, tensor, {batch: micro}, name, **options)
+    return one.prices(), one.calls()
 
 
 def step(
@@ -71,14 +72,14 @@ def step(
 ) -> Step:  # fmt: skip
     """One layout of a decoder. ends: how what is before and after its layers runs. copies: more bytes after the layers."""
     at = (decoder, length // layout.context, layout.tensor, layout.micro, layout.context, name)
-    found = prices(*at, execution, sequence)
+    found, calls = read(*at, execution, sequence)
     first, layer, last = found.parts
     if ends:
-        first, _, last = prices(*at, ends, sequence).parts
+        first, _, last = read(*at, ends, sequence)[0].parts
     found = replace(found, parts=(first, layer, replace(last, transient=last.transient + copies)))
     own = {"selective": selective, "attention": attention_again}
     if layout.recompute in own:
-        way = own[layout.recompute](found)
+        way = own[layout.recompute](calls)
     else:
         way = next(one for one in found.recomputes if one.name == layout.recompute)
     profile = complete(device(name))
@@ -132,16 +133,14 @@ LLAMA = {
 }
 
 
-def selective(found: Prices) -> Recompute:
+def selective(calls: Sequence[Call]) -> Recompute:
     """The selective recomputation of torchtitan: attentions are kept, and every second product of a layer."""
-    products = [call for call in found.calls if "linear" in call.name]
+    products = [call for call in calls if "linear" in call.name]
     kept = {
-        call.name
-        for call in [*products[::2], *found.calls]
-        if call in products[::2] or "attention" in call.name
+        call.name for call in [*products[::2], *calls] if call in products[::2] or "attention" in call.name
     }
-    way = kept_at(found.calls, kept, "selective")
-    own = sum(call.bytes or 0 for call in found.calls if call.name in kept or call.leaves)
+    way = kept_at(calls, kept, "selective")
+    own = sum(call.bytes or 0 for call in calls if call.name in kept or call.leaves)
     return replace(way, kept=own)
 
 
@@ -206,14 +205,12 @@ def megatron_runs() -> Iterator[tuple[str, str, float, float]]:
         )
 
 
-def attention_again(found: Prices) -> Recompute:
+def attention_again(calls: Sequence[Call]) -> Recompute:
     """Megatron's selective recomputation: softmax, dropout and what follows up to the values' product."""
     kept = {
-        call.name
-        for call in found.calls
-        if "linear" in call.name or "norm" in call.name or "gelu" in call.name
+        call.name for call in calls if "linear" in call.name or "norm" in call.name or "gelu" in call.name
     }
-    return kept_at(found.calls, kept, "attention")
+    return kept_at(calls, kept, "attention")
 
 
 def judged(name: str, runs: Sequence[tuple[str, float, float]]) -> None:

@@ -169,7 +169,7 @@ class Reading:
     def prices(self) -> Prices:
         """The prices; the last kept layer stands for all layers."""
         parts, layers = self.parts(), self.folded.layers
-        calls = self._calls() if layers else []
+        calls = self.calls() if layers else []
         number, sent = self._dispatched()
         return Prices(
             (parts[0], parts[-2] if layers else Part(), parts[-1]),
@@ -267,7 +267,8 @@ class Reading:
         own = (one for one in self.split.exchanged if one.side == side and self.turn(one.call) == place)
         return tuple([self._size(name) for name in dict.fromkeys(one.value for one in own)])
 
-    def _calls(self) -> list[Call]:
+    def calls(self) -> list[Call]:
+        """The calls of the last kept layer, by which ways to recompute are chosen."""
         rows: dict[str, Row] = {row.node: row for row in self.report.rows}
         timeline, maker = self.report.memory_use[-1].timeline, self.split.graph.makers
         begin = timeline.gradients_from or 0
