@@ -147,6 +147,11 @@ class Device(Struct, frozen=True, kw_only=True, dict=True):
         """Multiprocessors; a device of which none are known, such as a CPU, is modelled as one."""
         return self.multiprocessors or 1
 
+    @property
+    def cycles(self) -> float:
+        """Cycles of all of them in a second."""
+        return self.cores * (self.clock_hz or 1e9)
+
     @cached_property
     def measured(self) -> Mapping[tuple[str, str, str], Calibration]:
         """The calibration by family, variant and element type."""

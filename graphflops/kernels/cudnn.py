@@ -314,8 +314,9 @@ class Problem(Struct, frozen=True, dict=True):
     def launches(self) -> int:
         """Kernels that the CPU launches; groups that run one by one also convert operand, result, and maybe the weight."""
         conv = self.conv
-        if self.way == "one_by_one" and not (conv.is_pointwise and conv.is_single):
-            is_weight_kept = conv.is_pointwise or self.is_channels_last or self.algorithm == "transposed"
+        is_transposed = self.algorithm == "transposed"
+        if self.way == "one_by_one" and (is_transposed or not (conv.is_pointwise and conv.is_single)):
+            is_weight_kept = conv.is_pointwise or self.is_channels_last or is_transposed
             return conv.groups * (3 if is_weight_kept else 4)
         return conv.groups if self.way == "one_by_one" or self.of_groups in ("direct", "long") else 1
 

@@ -252,7 +252,7 @@ def together_seconds(sizes: Convolution, device: Device) -> float:
     }.get(sizes.phase, (sizes.filters * channels * taps, pixels))
     kind = "_last" if sizes.channels_last else "_pointwise" if sizes.phase == "forward" and taps == 1 else ""
     floor, result, step = constants("cudnn_9", f"grouped_direct.{sizes.phase}{kind}", "floor result step")
-    return floor + results * (result + steps * step) / (device.cores * (device.clock_hz or 1e9))
+    return floor + results * (result + steps * step) / device.cycles
 
 
 def group_seconds(kernel: Kernel, sizes: Convolution, device: Device, predict: Predict) -> float:
@@ -263,14 +263,14 @@ def group_seconds(kernel: Kernel, sizes: Convolution, device: Device, predict: P
     """
     if sizes.algorithm == "grouped_direct":
         return together_seconds(sizes, device)
-    groups, computed, cycles = sizes.groups, 0.0, device.cores * (device.clock_hz or 1e9)
+    groups, computed = sizes.groups, 0.0
     if sizes.algorithm == "direct":
         family = "direct_last" if sizes.channels_last else "direct"
         floor, step, multiplied = constants("cudnn_9", family, "floor step multiplied")
         depth = sizes.channels // groups * prod(sizes.filter)
         parts = [(floor + depth * step, 0.0)]
         results = sizes.batch * prod(sizes.result) * groups * up(sizes.filters // groups, _FILTERS)
-        computed = results * depth / (multiplied * cycles)
+        computed = results * depth / (multiplied * device.cycles)
     else:
         given = (sizes.channels, sizes.filters)
         channels, filters = (up(size // groups, _CHANNELS_ALIGNED) for size in given)
@@ -282,7 +282,7 @@ def group_seconds(kernel: Kernel, sizes: Convolution, device: Device, predict: P
             floor, element = constants("cudnn_9", "transposition", "floor element")
             images = (sizes.channels * prod(sizes.image), sizes.filters * prod(sizes.result))
             elements = (sizes.batch * each // groups for each in images)
-            parts += [(floor + each * element / cycles, 1.0) for each in elements]
+            parts += [(floor + each * element / device.cycles, 1.0) for each in elements]
         else:
             parts += [(predict(part), _share(part, device.cores)) for part in _conversions(one, sizes)]
     first = sum(_BESIDE * seconds + _GAP for seconds, _ in parts)

@@ -41,7 +41,6 @@ def seconds(kernel: Kernel, width: float, rates: Rates, device: Device) -> Times
     moved = kernel.read_bytes + kernel.written_bytes
     moved += kernel.sizes.gaps if isinstance(kernel.sizes, Strided) else 0
     cached = bandwidth.cached(moved, device)
-    cycles = device.cores * (device.clock_hz or 1e9)
     through = bandwidth.through(device)
     from_memory = min(device.bandwidth * rates.get("reached", bandwidth.REACHED), through * rates["memory"])
     traffic = cached / (through * rates["cache"]) + (moved - cached) / from_memory
@@ -52,9 +51,9 @@ def seconds(kernel: Kernel, width: float, rates: Rates, device: Device) -> Times
     if isinstance(kernel.sizes, Rows) and rates.keys() >= _OF_BLOCKS:
         by_blocks = _planes if kernel.sizes.is_inner else _outer_seconds
         return *by_blocks(kernel.sizes, traffic, rates, device), traffic
-    elements = _elements(kernel, width, rates) / cycles
+    elements = _elements(kernel, width, rates) / device.cycles
     computed = kernel.vector_flops + kernel.flops * _repeats(kernel)
-    work = computed / (rates.get("work", _UNLIMITED) * cycles)
+    work = computed / (rates.get("work", _UNLIMITED) * device.cycles)
     rows, wait, beside = _rows_and_waits(kernel, rates, device)
     if isinstance(sizes := kernel.sizes, Convolution) and sizes.phase == "weight_gradient":
         taps = sizes.filters * prod(sizes.filter)  # one block for each tap of each filter
@@ -212,9 +211,7 @@ def _outer_seconds(sizes: Rows, traffic: float, rates: Rates, device: Device) ->
     groups, parts, each = map(size_hint, (blocks.groups, blocks.parts, blocks.each))
     step = rates["step"] * 1e-9 * (1 + (vector - 1) * rates["vector"])
     serial = max(1.0, groups * parts / blocks.at_once) * -(-each // parts) * step
-    elements = (
-        sizes.rows * (sizes.columns + _PLACE) / (rates["elements"] * device.cores * (device.clock_hz or 1e9))
-    )
+    elements = sizes.rows * (sizes.columns + _PLACE) / (rates["elements"] * device.cycles)
     joined = rates["fence"] * 1e-6 + -(-parts // blocks.down) * rates["join"] * 1e-9 if parts > 1 else 0.0
     longest = sum(limit**_MIX for limit in (serial, traffic, elements)) ** (1 / _MIX)
     return rates["floor"] * 1e-6 + longest + joined, max(serial, elements) + joined

@@ -139,6 +139,8 @@ def test_groups_that_are_kernels_without_tensor_cores(
         (problem(16, 16, 4, taps=1), "one_by_one", 4 * 3),  # and so does one of single positions
         (problem(16, 16, 4, dtype="float32"), "one_by_one", 4 * 4),
         (problem(16, 16, 4, taps=1, dtype="float32"), "one_by_one", 4),
+        # Operand and result are transposed, and so for single positions.
+        (problem(16, 16, 4, taps=1, dtype="float32", phase=INPUT), "one_by_one", 4 * 3),
         (problem(16, 16, 4, taps=1, dtype="float32"), "direct", 4),
         (problem(16, 16, 4), "as_it_lies", 1),
     ],
