@@ -62,6 +62,7 @@ class Loop(Op, frozen=True):
         "",
         "random",  # it draws random numbers
         "placing",  # it reads elements at places that it computes
+        "apart",  # what its threads write next to each other lies in different sectors
         "join",  # it concatenates tensors
         "base",  # its result is stored, and something is then added to it in place
         "adding",  # it adds to what it reads, at places that indices name; no reader of its result fuses with it

@@ -89,7 +89,7 @@ def converted(conv: Convolution, phase: str, is_last: bool) -> str:
         return f"x{weight}{'o' if taken.startswith('converted') else ''}"
     if taken == "copied":
         return "xw"
-    is_product = conv.is_pointwise and (conv.is_one_position or not conv.is_half or of_weight)
+    is_product = conv.is_pointwise and (conv.is_one_position or not conv.is_half or not conv.is_strided)
     if taken == "as_it_lies" or conv.groups > 1 or is_product:
         return ""
     if phase != "forward" and (conv.transposed or (of_weight and not conv.is_half)):
@@ -299,6 +299,8 @@ class Problem(Struct, frozen=True, dict=True):
         is_product = conv.is_pointwise or conv.is_one_position
         if self.own:
             return self.own
+        if is_plain and self.is_channels_last and conv.is_half and conv.channels < FEW and conv.groups == 1:
+            return "few" if self.x.dtype == "float16" else "few_scalar"
         if is_plain and not (conv.is_depthwise or is_product or conv.is_single or self.is_channels_last):
             return "tiled"  # few row-major channels in half precision
         if self.way == "one_by_one":
@@ -324,6 +326,8 @@ class Problem(Struct, frozen=True, dict=True):
         """The kernels of the phase: conversions before and after one kernel, or only one kernel for each group."""
         reads, writes = _MOVED[self.phase]
         moved = (sum(self.tensors[each].full_bytes for each in reads), self.tensors[writes].full_bytes)
+        if self.is_channels_last and self.conv.is_product(self.phase):
+            return [Kernel("matmul", self.x.dtype, flops, 0, *moved, self.sizes.product)]
         kernel = Kernel("convolution", self.x.dtype, flops, 0, *moved, self.sizes, launches=self.launches)
         if self.way in ("one_by_one", "direct"):
             return [kernel]

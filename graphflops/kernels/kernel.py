@@ -1,5 +1,6 @@
 """One kernel as a device runs it: its work, its traffic and the sizes that decide how fast it is."""
 
+from math import prod
 from typing import Literal, Union
 
 from msgspec import Struct
@@ -24,9 +25,12 @@ ProductAlgorithm = Literal[
 # one_by_one: each group is a kernel of its own; direct, long: one without matrix units, long for long windows of sequences.
 # Other kernels without matrix units: scalar, a pointwise one; tiled, a product in tiles; line, cuDNN's depthwise one of
 # sequences; shared, that of images whose tiles are in shared memory; grouped_direct, one for all groups;
-# transposed, one_by_one with conversions by a slow kernel.
+# transposed, one_by_one with conversions by a slow kernel. few: fewer channels than tensor cores read at a time, channels
+# last and not padded; few_scalar: the same without tensor cores.
 _OfGroups = Literal["one_by_one", "transposed", "direct", "grouped_direct", "long"]
-ConvolutionAlgorithm = Union[_OfGroups, Literal["", "scalar", "tiled", "line", "shared", "per_channel"]]
+ConvolutionAlgorithm = Union[
+    _OfGroups, Literal["", "scalar", "tiled", "line", "shared", "per_channel", "few", "few_scalar"]
+]
 # masked: a tensor is added to the scores; row: one row for all queries; uneven: its rows are not aligned. dropout: weights
 # are dropped at random.
 Masking = Literal["", "masked", "row", "uneven", "dropout", "masked_dropout"]
@@ -82,6 +86,16 @@ class Convolution(Struct, frozen=True):
     phase: Pass = "forward"
     is_patches: bool = False  # windows of several positions that neither overlap nor reach into padding
     is_dilated: bool = False  # the positions of a window lie apart
+
+    @property
+    def product(self) -> Product:
+        """The product of pixels and filters that it is if windows are single positions, and channels lie innermost."""
+        pixels, channels, filters = self.batch * prod(self.result), self.channels, self.filters
+        if self.phase == "weight_gradient":
+            return Product(filters, channels, pixels, layout="nt")
+        if self.phase == "input_gradient":
+            return Product(pixels, channels, filters, layout="nn")
+        return Product(pixels, filters, channels)
 
 
 class Rows(Struct, frozen=True):

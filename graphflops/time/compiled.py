@@ -17,7 +17,7 @@ from graphflops.inductor.plan import Plan, Plans
 from graphflops.kernels.beside import operand_copies
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
 from graphflops.kernels.choices import all_constants, limits
-from graphflops.kernels.convolution import up
+from graphflops.kernels.convolution import power_of_two, up
 from graphflops.kernels.kernel import FLOAT_BYTES, SINGLE, Convolution, Kernel, Product, Rows
 from graphflops.kernels.lower import inside_operator
 from graphflops.kernels.rowwise import loss_kernels
@@ -187,7 +187,7 @@ def _image_kernels(kernel: Kernel) -> list[Kernel]:
     return [own, Kernel("copy", kernel.dtype, 0, 0, nbytes, nbytes, variant="strided")]
 
 
-_PERSISTENT, _ALIGNED_ROW = limits("inductor_2", "reduction", "persistent aligned")
+_PERSISTENT, _TURN = limits("inductor_2", "reduction", "persistent turn")
 # Times of parts of a kernel, and of additions to memory, in loads of an element each.
 _TIME, _ADDED = all_constants("inductor_2", "written"), all_constants("inductor_2", "added")
 _ADDED_IN_HALF = all_constants("inductor_2", "added_in_half")
@@ -201,13 +201,15 @@ class Written:
     def __init__(self, plan: Plan, sizes: Sizes) -> None:
         self.plan, self.joint, self.sizes = plan, plan.joint, sizes
         self.calls = {call.node.name: call for call in plan.execution.calls}
-        self.known: dict[tuple[int | str, bool], float] = {}
+        self.known: dict[tuple[int | str, bool, bool], float] = {}
 
     def kernel(self, planned: PlannedKernel) -> Kernel | None:
         """A kernel that reads each outside buffer once, and stores what others read; None if a size is open."""
         loops, sizes = [op for op in planned.members if isinstance(op, Loop)], self.joint.sizes
         part = {op.outputs[0]: op.part_bytes for op in loops if op.part_bytes != 0}
         elements, adding = max(op.elements for op in loops), [op for op in loops if op.role == "adding"]
+        reductions = [op for op in loops if isinstance(op, Reduction)]
+        is_inner = bool(reductions) and all(op.is_inner for op in reductions)
         try:
             inside, shares = self._inside(planned)
             loads, read = self._reads(planned, shares)
@@ -216,23 +218,26 @@ class Written:
             whole = [name for name in planned.outputs if name not in summed]
             written = sum(self.sizes(part.get(name) or sizes.get(name, 0)) for name in whole)
             written += sum(self._added(op) for op in adding)
-            slow = sum(self._slow(op) * op.elements for op in loops)
-            slow += sum(self._slow(op) * share for op, share in inside.values()) * elements
+            slow = sum(self._slow(op, is_inner) * op.elements for op in loops)
+            slow += sum(self._slow(op, is_inner) * share for op, share in inside.values()) * elements
         except OpenSizeError:
             return None
         # A copy that transposes has no tiles if it reads what was written in place: inductor looks for the tensor's new name
         # among the reads (`extract_normalized_read_writes` of torch/_inductor/tiling_utils.py).
-        across = [op for op in loops if op.is_across and not self.joint.written.isdisjoint(op.reads)]
-        slow += _TIME["point"] * sum(op.elements for op in across)
-        reductions = [op for op in loops if isinstance(op, Reduction)]
+        placed = [op for op in loops if op.is_across and not self.joint.written.isdisjoint(op.reads)]
+        placed += [op for op in loops if op.role == "apart"]
+        slow += _TIME["point"] * sum(op.elements for op in placed)
         # One block for each row: neighbouring elements of a block are in different sectors.
         if any(map(self._is_split_scan, reductions)):
             slow += _TIME["point"] * elements * (loads + len(whole))
         if any(op.role == "moments" and not op.is_inner for op in reductions):
             slow += _TIME["outer_moment"] * elements
         kept = max([op.kept for op in reductions], default=0)
-        rows = Rows(kept, -(-elements // kept), all(op.is_inner for op in reductions)) if kept else None
-        found = written_kernel(elements, loads, read, written, slow, rows)
+        rows = Rows(kept, -(-elements // kept), is_inner) if kept else None
+        is_joint = any(
+            op.role == "moments" or (self._is_softmax(op) and not op.is_gradient) for op in reductions
+        )
+        found = written_kernel(elements, loads, read, written, slow, rows, is_joint)
         return replace(found, variant="fused.parts") if {op.role for op in reductions} == {"parts"} else found
 
     def start(self, op: Extern) -> Kernel | None:
@@ -304,17 +309,27 @@ class Written:
     def _bytes(self, name: str) -> int:
         return self.sizes(self.joint.inputs.get(name) or self.joint.sizes.get(name, 0))
 
-    def _slow(self, op: Loop) -> float:
+    def _is_softmax(self, op: Loop) -> bool:
+        return op.node in self.calls and self.calls[op.node].node.operator.kind == "softmax"
+
+    def _times(self, is_inner: bool) -> Mapping[str, float]:
+        """The times of slow instructions. is_inner: whether a kernel reduces rows along the last axis."""
+        times = _TIME | {"window": _TIME["window_last"]} if self.joint.channels_last else _TIME
+        functions = ("function", "function_gradient") if is_inner else ()
+        return times | {name: _TIME["inner_function"] * _TIME[name] for name in functions}
+
+    def _slow(self, op: Loop, is_inner: bool = False) -> float:
         """The time of an operator's slow instructions, in loads per element."""
-        call = self.calls.get(op.node)
-        is_softmax = call is not None and call.node.operator.kind == "softmax"
+        call, is_softmax = self.calls.get(op.node), self._is_softmax(op)
         if call is None or (isinstance(op, Reduction) and (op.is_gradient or not is_softmax)):
             return 0
-        key = (self.plan.execution.forms.of(call) or op.node, op.is_gradient)
+        key = (self.plan.execution.forms.of(call) or op.node, op.is_gradient, is_inner)
         if key not in self.known:
             layouts = self.plan.execution.layouts
             concrete = ConcreteCall(call, layouts.values, layouts.known, self.sizes)
-            self.known[key] = _slow_gradient(concrete) if op.is_gradient else _slow_result(concrete)
+            self.known[key] = (_slow_gradient if op.is_gradient else _slow_result)(
+                concrete, self._times(is_inner)
+            )
         found = self.known[key]
         if op.is_gradient:
             is_sum = call.node.operator.kind in ("gather", "resampling")
@@ -322,20 +337,26 @@ class Written:
         return found if is_softmax or op.outputs[0] in call.node.outputs else 0
 
 
-def _slow_result(concrete: ConcreteCall) -> float:
+def _slow_result(concrete: ConcreteCall, times: Mapping[str, float] = _TIME) -> float:
     kind, cost = concrete.operator.kind, concrete.cost
     elements = max(concrete.out.numel if concrete.out else 1, 1)
     if kind == "pooling":
-        return _TIME["window"] * (cost.vector_flops // elements)
+        return times["window"] * (cost.vector_flops // elements)
     if concrete.operator.name == "grid_sample":
         mode = concrete.own.get("interpolation_mode") or BILINEAR
-        return _TIME["point"] * max(1, taps_of(mode, concrete.operands[0].rank - 2))
-    if kind not in _COMPUTED:
+        return times["point"] * max(1, taps_of(mode, concrete.operands[0].rank - 2))
+    if kind not in _COMPUTED or _is_product(concrete):
         return 0
-    return _TIME["function"] * (cost.transcendentals // elements) + _TIME["random"] * (kind in _DRAWN)
+    return times["function"] * (cost.transcendentals // elements) + times["random"] * (kind in _DRAWN)
 
 
-def _slow_gradient(concrete: ConcreteCall) -> float:
+def _is_product(concrete: ConcreteCall) -> bool:
+    """Whether a power is a few multiplications (`pow_recursive` of torch/_inductor/lowering.py)."""
+    exponent = concrete.own.get("b") if concrete.operator.name == "pow" else None
+    return isinstance(exponent, (int, float)) and float(exponent).is_integer()
+
+
+def _slow_gradient(concrete: ConcreteCall, times: Mapping[str, float] = _TIME) -> float:
     """The time of a gradient's transcendental functions, pooling windows, or additions to memory, in loads per element."""
     kind, cost, gradient = concrete.operator.kind, concrete.backward_cost, concrete.gradient
     if kind == "gather":  # threads that add to the same place wait for each other
@@ -350,24 +371,37 @@ def _slow_gradient(concrete: ConcreteCall) -> float:
         x = concrete.operands[0]
         is_global = concrete.out is None or prod(concrete.out.shape[2:]) == 1
         windows = 0 if is_global else max(1, concrete.cost.vector_flops // max(x.numel, 1))
-        return _TIME["window_gradient"] * windows
+        return times["window_gradient"] * windows
     if kind not in _COMPUTED or gradient is None or not (gradient.operands or gradient.results):
         return 0
     elements = max(concrete.out.numel if concrete.out else 1, 1)
-    return _TIME["function_gradient"] * (cost.transcendentals // elements)
+    return times["function_gradient"] * (cost.transcendentals // elements)
 
 
 def written_kernel(
-    elements: int, loads: float, read: int, written: int, slow: float = 0, rows: Rows | None = None
+    elements: int,
+    loads: float,
+    read: int,
+    written: int,
+    slow: float = 0,
+    rows: Rows | None = None,
+    joins: bool = False,
 ) -> Kernel:
-    """A pointwise kernel, or one that reduces rows. loads: per element. slow: the time of slow instructions, in loads."""
+    """A pointwise kernel, or one that reduces rows. loads: per element. slow: the time of slow instructions, in loads.
+
+    A block holds a row in registers, whose number is a power of two. It loops over a longer row, and does so again for the
+    results. Means with variances, and softmax (is_joint), also join the elements that the last turn of the loop lacks.
+    """
     if rows is None:
         work = int(elements * (_TIME["loop"] + loads) + slow)
         return Kernel("elementwise", "float32", 0, work, read, written, variant="fused")
     each, variant = _TIME["outer_load"] * loads, "fused.outer"
     if rows.is_inner:
-        is_looped = rows.columns > _PERSISTENT
-        each, variant = _TIME["inner"] + _TIME["inner_load"] * loads, "fused.looped" if is_looped else "fused"
-        each *= 1 + (is_looped and written >= elements)
-        each, slow = ((_TIME["apart"] if rows.columns % _ALIGNED_ROW else 1) * work for work in (each, slow))
+        each, variant, held = _TIME["inner"], "fused", rows.columns
+        if held <= _PERSISTENT:
+            held = power_of_two(held)
+        else:
+            each *= 1 + _TIME["again"] * (written >= elements)
+            held = up(held, _TURN) if joins else held
+        each *= held / rows.columns
     return Kernel("reduction", "float32", 0, int(elements * each + slow), read, written, rows, variant)

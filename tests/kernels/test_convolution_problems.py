@@ -123,6 +123,22 @@ def test_few_channels_in_order_are_tiled_unless_there_is_one_position(side: int,
     assert found.algorithm == algorithm
 
 
+@pytest.mark.parametrize(
+    ("dtype", "algorithm"), [("float16", "few"), ("bfloat16", "few_scalar"), ("float32", "")]
+)
+def test_few_channels_that_are_innermost_have_kernels_of_their_own(dtype: str, algorithm: str) -> None:
+    """Only tensor cores of float16 load them as they lie."""
+    given = (2, 3, 8, 8), (16, 3, 3, 3)
+    lies = {0: (192, 1, 24, 3), 1: (27, 1, 9, 3)}
+    found = Problem.of(
+        one_call("aten.conv2d.default", *(t(*shape, dtype=dtype) for shape in given), strides=lies)
+    )
+    assert found is not None
+    assert found.is_channels_last
+    assert found.way == "as_it_lies" or dtype == "float32"
+    assert found.algorithm == algorithm
+
+
 def test_an_image_without_a_batch_has_no_problem_of_its_own() -> None:
     """Its axes are not those of the weight; the convolution is one kernel of unknown sizes."""
     operands = t(3, 8, 8), t(16, 3, 3, 3)

@@ -13,7 +13,7 @@ from graphflops.kernels import cudnn
 from graphflops.kernels.call import ConcreteCall
 from graphflops.kernels.convolution import Convolution, Layout
 from graphflops.kernels.cudnn import Problem
-from graphflops.kernels.kernel import Kernel, Rows, Strided
+from graphflops.kernels.kernel import Kernel, Product, Rows, Strided
 from graphflops.tensor import BFLOAT16, TensorType
 from graphflops.time.schedule import forward_seconds
 from tests.one_call import g
@@ -314,6 +314,31 @@ def test_with_channels_last_they_are_appended_to_each_pixel() -> None:
         ("copy", "padded", 0, x, x * 64 // 60, tiles),
     ]
     assert made(one.conversion("o"))[0][1] == "channels_last"
+
+
+def test_channels_that_tensor_cores_of_cudnn_cannot_read_are_multiplied_by_cublas() -> None:
+    """Two images of 8 x 8 pixels; at a single pixel, cuDNN computes the gradient of the weight."""
+    pixels = 2 * 8 * 8
+    one = problem(60, 32, taps=1, is_last=True)
+    products = [
+        Product(pixels, 32, 60),
+        Product(pixels, 60, 32, layout="nn"),
+        Product(32, 60, pixels, layout="nt"),
+    ]
+    for phase, product in zip(("forward", INPUT, WEIGHT), products, strict=True):
+        (kernel,) = replace(one, phase=phase).kernels(2 * pixels * 32 * 60)
+        assert (kernel.family, kernel.sizes, kernel.flops) == ("matmul", product, 2 * pixels * 32 * 60)
+    pixel = problem(60, 32, taps=1, side=1, is_last=True)
+    assert [replace(pixel, phase=phase).kernels(1)[0].family for phase in (INPUT, WEIGHT)] == [
+        "matmul",
+        "convolution",
+    ]
+    others = [problem(64, 32, taps=1, is_last=True), problem(60, 32, taps=1), problem(60, 32, is_last=True)]
+    others += [
+        problem(60, 32, 2, taps=1, is_last=True),
+        problem(60, 32, taps=1, is_last=True, dtype="float32"),
+    ]
+    assert not any(kernel.family == "matmul" for each in others for kernel in each.kernels(1))
 
 
 @pytest.mark.parametrize("is_last", [False, True])

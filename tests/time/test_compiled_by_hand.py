@@ -97,7 +97,7 @@ def test_pooling_takes_the_time_of_its_windows() -> None:
 
 def test_reductions_that_inductor_writes() -> None:
     (kernel,), _ = launched("aten.sum.dim_IntList", t(4, 64), (1,))
-    assert (kernel.family, kernel.vector_flops) == ("reduction", N * (2.5 + 0.25))
+    assert (kernel.family, kernel.vector_flops) == ("reduction", N)
     (kernel,), _ = launched("aten.sum.dim_IntList", t(64, 4), (0,))
     assert (kernel.variant, kernel.vector_flops) == ("fused.outer", int(N * 2.2))
 

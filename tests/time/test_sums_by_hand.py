@@ -286,15 +286,20 @@ def test_the_cpu_launches_recurrent_layers_step_by_step() -> None:
 
 
 def test_written_kernels_count_loads() -> None:
-    """An element of a loop takes as long as 3 loads beside its own; of a reduction 2.5, and 0.25 for each load."""
+    """An element of a loop takes as long as 3 loads beside its own; of rows of a power of two as long as one."""
     loop = written_kernel(100, 3, 40, 50, slow=7)
     assert (loop.vector_flops, loop.read_bytes, loop.written_bytes) == (100 * (3 + 3) + 7, 40, 50)
-    for rows, rest, times in ((Rows(5, 32), 7, 1), (Rows(5, 20), 5, 1.4), (Rows(5, 1040), 7, 1)):
-        inner = written_kernel(100, 3, 40, 50, rest, rows)
-        assert inner.variant == ("fused.looped" if rows.columns > 1024 else "fused")
-        assert inner.vector_flops == round((100 * (2.5 + 3 * 0.25) + rest) * times)
-    stored = written_kernel(100, 3, 40, 100, 7, Rows(5, 1040))  # too long to be kept: read twice
-    assert stored.vector_flops == 2 * 100 * (2.5 + 3 * 0.25) + 7
+    for columns, joins, held in (
+        (32, False, 32),
+        (20, False, 32),
+        (20, True, 32),
+        (1040, False, 1040),
+        (1040, True, 2048),
+    ):
+        inner = written_kernel(100, 3, 40, 50, 7, Rows(5, columns), joins)
+        assert (inner.variant, inner.vector_flops) == ("fused", int(100 * held / columns + 7))
+    stored = written_kernel(100, 3, 40, 100, 7, Rows(5, 1040))  # too long to be kept: read again
+    assert stored.vector_flops == 100 * (1 + 2.8) + 7
     outer = written_kernel(100, 3, 40, 50, 7, Rows(5, 20, is_inner=False))
     assert (outer.vector_flops, outer.variant, outer.sizes) == (
         100 * 3 * 2.2 + 7,

@@ -30,11 +30,15 @@ def written(
     inputs: dict[str, Any] | None = None,
     layouts: Any = None,
     values: Any = None,
+    *,
+    channels_last: bool = False,
 ) -> Written:
     """Of a plan whose buffers have these bytes."""
     forms = Space(of=lambda call: None)
     execution = Space(calls=calls, forms=forms, layouts=layouts, values=values)
-    plan = Space(execution=execution, joint=Space(sizes=BYTES, inputs=inputs or {}))
+    plan = Space(
+        execution=execution, joint=Space(sizes=BYTES, inputs=inputs or {}, channels_last=channels_last)
+    )
     return Written(plan, Sizes({}))  # type: ignore[arg-type]
 
 
@@ -115,12 +119,13 @@ def test_a_loop_stores_what_is_read_elsewhere() -> None:
 
 
 def test_rows_are_reduced_along_the_axis_that_all_share() -> None:
+    """A block keeps a row of 100 elements in 128 places."""
     inner, outer = (op(reads="a", kept=1, is_inner=each) for each in (True, False))
     for members, variant, work in (
-        ((inner,), "fused", int(100 * ((2.5 + 0.25) * 1.4))),
+        ((inner,), "fused", 128),
         ((outer,), "fused.outer", int(100 * 2.2)),
         ((inner, outer), "fused.outer", int(100 * 2.2)),
-        ((op(reads="a"), inner), "fused", int(100 * ((2.5 + 0.25) * 1.4))),
+        ((op(reads="a"), inner), "fused", 128),
     ):
         found = written().kernel(planned(*members, reads="a"))
         assert found is not None
@@ -128,7 +133,7 @@ def test_rows_are_reduced_along_the_axis_that_all_share() -> None:
         assert found.sizes == Rows(1, 100, variant == "fused")
     for member, variant, work in (  # means and variances; what the steps before leave
         (op(reads="a", kept=1, is_inner=False, role="moments"), "fused.outer", int(100 * (2.2 + 2.2))),
-        (op(reads="a", kept=1, role="parts"), "fused.parts", int(100 * ((2.5 + 0.25) * 1.4))),
+        (op(reads="a", kept=1, role="parts"), "fused.parts", 128),
     ):
         found = written().kernel(planned(member, reads="a"))
         assert found is not None
@@ -166,3 +171,27 @@ def test_slow_instructions_by_call() -> None:
     )
     assert slow("embedding.default", g(10, 8), t(4, dtype="int64"), is_gradient=True) == 0
     assert written()._slow(op("missing")) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "channels_last", "alone", "of_rows"),
+    [
+        (
+            "exp.default",
+            (t(4, 8),),
+            False,
+            2.25,
+            2.25 / 4,
+        ),  # functions take a quarter of their time beside rows
+        ("max_pool2d.default", (t(1, 4, 8, 8), (2, 2)), False, 4 * 2.5, 4 * 2.5),
+        ("max_pool2d.default", (t(1, 4, 8, 8), (2, 2)), True, 4 * 1.2, 4 * 1.2),
+    ],
+)
+def test_slow_instructions_by_kernel(
+    name: str, given: Any, channels_last: bool, alone: float, of_rows: float
+) -> None:
+    main = program_of(f"aten.{name}", *given).main
+    layouts = Space(values=main.values, known={})
+    of = written(main.calls, layouts=layouts, values=main.values, channels_last=channels_last)
+    member = op(main.calls[0].node.name, outputs="y0")
+    assert [of._slow(member, is_inner) for is_inner in (False, True)] == [alone, of_rows]
