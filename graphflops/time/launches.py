@@ -88,7 +88,6 @@ class Launcher:
         yield from self._run(graph, self.sites[key], first, times)
 
     def _sites(self, graph: PricedGraph, calls: Sequence[PricedCall]) -> _Sites:
-        """The sites of calls in the forward."""
         run = around = self.runs.of(graph, records=self.records)
         inside = frozenset[str]()  # calls that one operator of torch.nn replaces if nothing wants a gradient
         if not self.records and (fast := self.runs.of(graph, has_fast_paths=True)) is not run:
@@ -252,7 +251,6 @@ class Launcher:
         return sums
 
     def _dispatched(self, step: Step, row: int) -> float:
-        """CPU time of Python's dispatches and hooks around a recorded call."""
         if not step.wrapped:
             return 0.0
         dispatched = step.wrapped[row] * self.costs["recorded.subclass"]

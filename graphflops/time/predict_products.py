@@ -263,8 +263,7 @@ def group_seconds(kernel: Kernel, sizes: Convolution, device: Device, predict: P
     groups, computed = sizes.groups, 0.0
     parts: list[tuple[float, int]]  # seconds of each kernel of a group, and bytes that it moves
     if sizes.algorithm == "direct":
-        family = "direct_last" if sizes.channels_last else "direct"
-        floor, step, multiplied = constants("cudnn_9", family, "floor step multiplied")
+        floor, step, multiplied = constants("cudnn_9", "direct", "floor step multiplied")
         depth = sizes.channels // groups * prod(sizes.filter)
         parts = [(floor + depth * step, 0)]
         results = sizes.batch * prod(sizes.result) * groups * up(sizes.filters // groups, _FILTERS)
