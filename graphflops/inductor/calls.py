@@ -105,7 +105,6 @@ class CallLowering(Lowering):
                 self.write(of, f"{owner} written", (self.version[owner],), owner)
 
     def computed(self, of: Lowered) -> None:
-        """Append what computes the results that have their own memory."""
         operator, estimate = of.call.node.operator, of.call.estimate
         is_elementwise = (operator.kind in _POINTWISE or operator.name == "one_hot") and len(of.made) == 1
         # Whether Triton adds such values atomically (needs_fallback_due_to_atomic_add_limitations of inductor; its
@@ -255,7 +254,6 @@ class CallLowering(Lowering):
         self.gradient_of[name] = tensor
 
     def compute_gradients(self, of: Lowered) -> None:
-        """Append what computes the gradients of operands that want one."""
         operator = of.call.node.operator
         is_own = not of.call.estimate.regions and operator.name != "embedding_bag"  # ATen's function runs
         if operator.kind in _GRADIENTS and is_own:

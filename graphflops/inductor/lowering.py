@@ -198,7 +198,6 @@ class Lowered(Struct):
         return self.call.gradient
 
     def op(self, made: type[Op], outputs: Names, reads: Names, count: int, **more: Any) -> Op:
-        """One operator of the call."""
         given = tuple(dict.fromkeys(reads))
         more.setdefault("parts", {name: self.parts[name] for name in given if name in self.parts})
         views = {name: self.views[name] for name in given if name in self.views}

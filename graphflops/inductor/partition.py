@@ -62,7 +62,6 @@ class Partition:
         return [(name, user) for name in op.outputs for user in self.users.get(name, ())]
 
     def _not_computed_again(self) -> set[str]:
-        """Names of tensors that the backward does not recompute."""
         banned = set(self.joint.inputs)
         for op in [self.ops[place] for place in self.forward]:
             if op.must_recompute:

@@ -38,8 +38,6 @@ def realized(ops: Sequence[Op], outputs: Container[str], joint: JointGraph) -> l
 
 
 class _Realized:
-    """The results that are stored so far."""
-
     def __init__(self, ops: Sequence[Op], outputs: Container[str], joint: JointGraph) -> None:
         self.users, self.outputs, self.joint = users_of(ops), outputs, joint
         self.formulas: dict[str, _Formula] = {}  # by tensor that is not stored

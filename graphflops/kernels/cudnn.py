@@ -42,6 +42,7 @@ _MANY_ROWS, _MANY_FLOAT_ROWS = limits("cudnn_9", "split", "many_rows many_float_
 _LEAST_GROUPS, _LEAST_WIDTH, *_SIDES = limits("aten_2", "depthwise", "channels width small large")
 _SHARED_KERNELS = frozenset((side, side) for side in _SIDES)
 _SMALL_WINDOW, _FEW_STEPS, _FEW_GROUPS = limits("cudnn_9", "grouped_direct", "window steps groups")
+_SIDE = 32  # channels and pixels of a tile in which a tensor is converted to channels last or back
 _LONE_PARTS, _LONE_CHANNELS, _LONE_ROWS = limits("cudnn_9", "depthwise", "parts channels rows")
 
 
@@ -196,11 +197,6 @@ _MOVED = {"forward": ("xw", "o"), "input_gradient": ("ow", "x"), "weight_gradien
 _TURNED: dict[Pass, Pass] = {"forward": "input_gradient", "input_gradient": "forward"}
 
 
-def conversion_tiles(images: int, channels: int, pixels: int) -> Rows:
-    """The tiles of 32 channels and pixels in which a tensor is converted to channels last or back."""
-    return Rows(images * -(-channels // 32) * -(-pixels // 32), 1)
-
-
 class Problem(Struct, frozen=True, dict=True):
     """One phase of a convolution with its tensors."""
 
@@ -233,8 +229,7 @@ class Problem(Struct, frozen=True, dict=True):
             if conv.results == 1 or conv.transposed or not self.is_channels_last:
                 return ""
             is_small = conv.taps <= _SMALL_WINDOW and (conv.is_pointwise or not conv.is_strided)
-            is_one = conv.is_single or self.phase == "weight_gradient" or (is_forward and is_small)
-            return "grouped_direct" if is_one else "direct"
+            return "direct" if is_forward and not (conv.is_single or is_small) else "grouped_direct"
         if self.way != "direct" or self.is_channels_last or self.phase == "weight_gradient":
             return ""
         if is_forward and conv.is_long:
@@ -361,7 +356,7 @@ class Problem(Struct, frozen=True, dict=True):
         if zeros and is_generic and (is_grouped or is_weight):  # a weight is padded along both channel axes
             return [*zeros, Kernel("copy", tensor.dtype, 0, 0, *moved, variant="generic")]
         wide, pixels = tensor.shape[1] * padded // max(channels, 1), math.prod(tensor.shape[2:])
-        tiles = conversion_tiles(tensor.shape[0], wide, pixels)
+        tiles = Rows(tensor.shape[0] * -(-wide // _SIDE) * -(-pixels // _SIDE), 1)
         # If the tensor is channels last already, padding only appends channels to each pixel.
         variant = "padded" if self.is_channels_last and zeros and not is_grouped else "channels_last"
         return [*zeros, Kernel("copy", tensor.dtype, 0, 0, *moved, tiles, variant=variant)]

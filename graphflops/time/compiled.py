@@ -211,15 +211,14 @@ class Written:
         reductions = [op for op in loops if isinstance(op, Reduction)]
         is_inner = bool(reductions) and all(op.is_inner for op in reductions)
         try:
-            inside, shares = self._inside(planned)
-            loads, read = self._reads(planned, shares)
+            loads, read = self._reads(planned)
             # The tensor that it adds to is written by another kernel.
             summed = {name for op in adding for name in op.outputs}
             whole = [name for name in planned.outputs if name not in summed]
             written = sum(self.sizes(part.get(name) or sizes.get(name, 0)) for name in whole)
             written += sum(self._added(op) for op in adding)
             slow = sum(self._slow(op, is_inner) * op.elements for op in loops)
-            slow += sum(self._slow(op, is_inner) * share for op, share in inside.values()) * elements
+            slow += sum(self._slow(op, is_inner) for op in self._inside(planned)) * elements
         except OpenSizeError:
             return None
         # A copy that transposes has no tiles if it reads what was written in place: inductor looks for the tensor's new name
@@ -255,33 +254,18 @@ class Written:
         platform, length = self.plan.execution.layouts.platform, op.elements // op.kept
         return len(split_lengths(op.kept, length, platform, is_inner=False, of_moments=False)) > 1
 
-    def _inside(self, planned: PlannedKernel) -> tuple[dict[str, tuple[Loop, float]], dict[str, float]]:
-        """The operators that a kernel computes without storing their results, and the tensors that these operators read.
-
-        Each has the share of the kernel's elements that it is computed for: a joined element comes from one operand only.
-        """
-        inside: dict[str, tuple[Loop, float]] = {}
-        shares: dict[str, float] = {}
-        todo = [(op, made, 1.0) for op in planned.members if isinstance(op, Loop) for made in op.computes]
+    def _inside(self, planned: PlannedKernel) -> list[Loop]:
+        """The operators that a kernel computes without storing their results."""
+        inside: dict[str, Loop] = {}
+        todo = [made for op in planned.members if isinstance(op, Loop) for made in op.computes]
         while todo:
-            reader, op, share = todo.pop()
-            share *= self._share(op.outputs[0], reader)
-            if share > inside.get(op.outputs[0], (op, 0.0))[1]:
-                inside[op.outputs[0]] = op, share
-                todo += [(op, made, share) for made in op.computes]
-                for name in {*op.reads}.difference(*[made.outputs for made in op.computes]):
-                    shares[name] = max(share * self._share(name, op), shares.get(name, 0.0))
-        direct = [(op, name) for op in planned.members for name in op.reads if name not in shares]
-        return inside, shares | {name: self._share(name, op) for op, name in direct}
+            op = todo.pop()
+            if op.outputs[0] not in inside:
+                inside[op.outputs[0]] = op
+                todo += op.computes
+        return [*inside.values()]
 
-    def _share(self, name: str, op: Op) -> float:
-        """The share of its elements for which an operator reads a tensor: below 1 if it joins several tensors."""
-        call = self.calls.get(op.node)
-        if call is None or call.node.operator.kind != "movement" or op.is_gradient or len(call.uses) <= 1:
-            return 1.0
-        return min(1.0, self._bytes(name) / (self._bytes(op.outputs[0]) or 1))
-
-    def _reads(self, planned: PlannedKernel, shares: Mapping[str, float]) -> tuple[float, int]:
+    def _reads(self, planned: PlannedKernel) -> tuple[float, int]:
         """A kernel's loads per element, and the bytes that it reads."""
         whole: dict[str, Op] = {}
         parts: dict[str, dict[str, int]] = {}
@@ -297,9 +281,8 @@ class Written:
         beside = [(name, read) for name, read in parts.items() if name not in whole]
         total += sum(min(sum(read.values()), self._bytes(name)) for name, read in beside)
         narrow = {name for name, op in whole.items() if self._bytes(name) < op.elements}
-        loads = sum((_TIME["narrow"] if name in narrow else 1) * shares.get(name, 1.0) for name in whole)
-        loads += sum(len(read) * shares.get(name, 1.0) for name, read in parts.items())
-        return loads, total
+        loads = sum(_TIME["narrow"] if name in narrow else 1 for name in whole)
+        return loads + sum(map(len, parts.values())), total
 
     def _added(self, op: Op) -> int:
         """Bytes that an operator adds to. Its other parts are read, by what is computed inside of it."""

@@ -43,7 +43,6 @@ class _Site(Struct, frozen=True, eq=False):
     is_late: bool  # whether it is a collective that is waited for later
     is_on_host: bool  # whether the CPU runs it, such as the counting of an optimizer's steps
     moved: HostCopy | None  # the copy from or to the host that it makes
-    is_recorded: bool  # whether it is in a recorded step
 
 
 _Sites = list[tuple[PricedCall, _Site]]
@@ -89,7 +88,6 @@ class Launcher:
         yield from self._run(graph, self.sites[key], first, times)
 
     def _sites(self, graph: PricedGraph, calls: Sequence[PricedCall]) -> _Sites:
-        """The sites of calls in the forward."""
         run = around = self.runs.of(graph, records=self.records)
         inside = frozenset[str]()  # calls that one operator of torch.nn replaces if nothing wants a gradient
         if not self.records and (fast := self.runs.of(graph, has_fast_paths=True)) is not run:
@@ -115,7 +113,7 @@ class Launcher:
             is_on_host = is_on_host and {*filter(None, call.node.outputs)} <= counters
             moved = host_copy(call, away, step.aside) if away else None
             is_on_host |= moved is None and bool(away) and call.node.is_in(away)
-            where = (name in inside, name in late, is_on_host, moved, graph.graph.step is not None)
+            where = (name in inside, name in late, is_on_host, moved)
             key = (layouts, self.records, name if form is None else form, entering, composite, *where)
             site = self.kinds.get(key)
             if site is None:
@@ -170,7 +168,7 @@ class Launcher:
             kernels = (copy(written), *kernels)  # the copy is saved for backward
         host = self._host_inside(call, site.outer, "forward", kernels)
         if host is None:
-            if site.is_recorded:
+            if self.program.graph.step is not None:
                 host = schedule.recorded_seconds(self.costs, operator, kernels or (), len(operands))
             else:
                 kept = self.records and call.gradient is not None
@@ -253,7 +251,6 @@ class Launcher:
         return sums
 
     def _dispatched(self, step: Step, row: int) -> float:
-        """CPU time of Python's dispatches and hooks around a recorded call."""
         if not step.wrapped:
             return 0.0
         dispatched = step.wrapped[row] * self.costs["recorded.subclass"]

@@ -216,7 +216,6 @@ def _on_matrix_units(kernel: Kernel) -> bool:
 
 
 def _peak(kernel: Kernel, device: Device) -> float | None:
-    """The peak rate of a kernel's matrix work; None if none is published."""
     peak = matrix_peak(kernel.dtype, device)
     is_tf32 = kernel.family == "convolution" and kernel.dtype == "float32"  # cuDNN's default, not cuBLAS's
     return matrix_peak("tfloat32", device) or peak if is_tf32 else peak

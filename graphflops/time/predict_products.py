@@ -12,8 +12,8 @@ from graphflops.base.record import Record, replace
 from graphflops.devices import Device
 from graphflops.kernels.choices import constants
 from graphflops.kernels.convolution import up
-from graphflops.kernels.cudnn import STREAMS, conversion_tiles
-from graphflops.kernels.kernel import Convolution, Kernel, Layout, Product, Rows
+from graphflops.kernels.cudnn import STREAMS
+from graphflops.kernels.kernel import FLOAT_BYTES, Convolution, Kernel, Layout, Product
 from graphflops.time import bandwidth
 from graphflops.time.bandwidth import Rates, Times
 
@@ -232,13 +232,10 @@ def _alignment(sizes: tuple[int, ...], width: float) -> int:
     return max(gcd(2 * _ALIGNED, *[int(2 * size * width) for size in sizes]) // 2, 1)
 
 
-_GAP = 1.6e-6  # seconds between two kernels of a graph with several streams
-_STARTED = 0.55e-6  # seconds after which a graph starts another kernel, in any stream
-_BESIDE = 1.15  # factor on the time of kernels that run beside those of other streams
-_ALONE = 2e-6  # seconds of a kernel during which those of other streams fit beside it
-_TILE = 64  # pixels and filters of a tile of the smallest products
+_GAP = 2e-6  # seconds between two kernels of a graph with several streams
+_STARTED = 0.7e-6  # seconds after which a graph starts another kernel, in any stream
+_FILLING = 16384  # bytes for each multiprocessor; kernels that move fewer run beside those of other streams
 _FILTERS = 32  # of a tile of kernels without tensor cores
-_CONVERTED = 8  # tiles of a conversion that a multiprocessor processes at a time
 _CHANNELS_ALIGNED = 8  # channels: tensor cores need a multiple, to which others are padded
 
 
@@ -264,11 +261,11 @@ def group_seconds(kernel: Kernel, sizes: Convolution, device: Device, predict: P
     if sizes.algorithm == "grouped_direct":
         return together_seconds(sizes, device)
     groups, computed = sizes.groups, 0.0
+    parts: list[tuple[float, int]]  # seconds of each kernel of a group, and bytes that it moves
     if sizes.algorithm == "direct":
-        family = "direct_last" if sizes.channels_last else "direct"
-        floor, step, multiplied = constants("cudnn_9", family, "floor step multiplied")
+        floor, step, multiplied = constants("cudnn_9", "direct", "floor step multiplied")
         depth = sizes.channels // groups * prod(sizes.filter)
-        parts = [(floor + depth * step, 0.0)]
+        parts = [(floor + depth * step, 0)]
         results = sizes.batch * prod(sizes.result) * groups * up(sizes.filters // groups, _FILTERS)
         computed = results * depth / (multiplied * device.cycles)
     else:
@@ -277,43 +274,16 @@ def group_seconds(kernel: Kernel, sizes: Convolution, device: Device, predict: P
         dense = replace(sizes, channels=channels, filters=filters, groups=1, channels_last=True, algorithm="")
         moved = kernel.read_bytes // groups, kernel.written_bytes // groups
         one = Kernel("convolution", kernel.dtype, kernel.flops // groups, 0, *moved, dense)
-        parts = [(predict(one), _share(one, device.cores))]
+        parts = [(predict(one), sum(moved))]
         if sizes.algorithm == "transposed":
             floor, element = constants("cudnn_9", "transposition", "floor element")
             images = (sizes.channels * prod(sizes.image), sizes.filters * prod(sizes.result))
-            elements = (sizes.batch * each // groups for each in images)
-            parts += [(floor + each * element / device.cycles, 1.0) for each in elements]
+            elements = [sizes.batch * each // groups for each in images]
+            parts += [(floor + each * element / device.cycles, 2 * FLOAT_BYTES * each) for each in elements]
         else:
-            parts += [(predict(part), _share(part, device.cores)) for part in _conversions(one, sizes)]
-    first = sum(_BESIDE * seconds + _GAP for seconds, _ in parts)
-    filled = sum(share * max(seconds - _ALONE, 0.0) for seconds, share in parts)
+            copied = [Kernel("copy", one.dtype, 0, 0, size, size, variant="channels_last") for size in moved]
+            parts += [(predict(copy), 2 * copy.read_bytes) for copy in copied]
+    first = sum(seconds + _GAP for seconds, _ in parts)
+    filled = sum(seconds * min(1.0, nbytes / (_FILLING * device.cores)) for seconds, nbytes in parts)
     turns = -(-groups // STREAMS)
     return max(turns * first, first + (groups - 1) * max(len(parts) * _STARTED, filled), computed)
-
-
-def _share(part: Kernel, cores: int) -> float:
-    """The share of a device that a kernel fills."""
-    if isinstance(part.sizes, Rows):
-        return min(1.0, part.sizes.rows / (_CONVERTED * cores))
-    sizes = part.sizes
-    assert isinstance(sizes, Convolution)
-    return min(1.0, -(-sizes.batch * prod(sizes.result) // _TILE) * -(-sizes.filters // _TILE) / cores)
-
-
-def _conversions(one: Kernel, sizes: Convolution) -> list[Kernel]:
-    """One kernel each for operand, weight and result."""
-    channels, filters = sizes.channels // sizes.groups, sizes.filters // sizes.groups
-    tensors = [
-        (sizes.batch, channels, prod(sizes.image)),
-        (filters, channels, prod(sizes.filter)),
-        (sizes.batch, filters, prod(sizes.result)),
-    ]
-    width = (one.read_bytes + one.written_bytes) / max(sum(map(prod, tensors)), 1)
-    if sizes.channels_last or prod(sizes.filter) == 1:  # the weight has the layout already
-        del tensors[1]
-    kernels = []
-    for images, wide, pixels in tensors:
-        size = int(images * wide * pixels * width)
-        tiles = conversion_tiles(images, wide, pixels)
-        kernels.append(Kernel("copy", one.dtype, 0, 0, size, size, tiles, variant="channels_last"))
-    return kernels

@@ -21,7 +21,7 @@ from graphflops.time.exchanges import Launches
 from graphflops.time.launches import Launcher
 from graphflops.time.optimizer import optimizer_launches
 from graphflops.time.predict import Batch, Time, matrix_peak, predict, slowdowns
-from graphflops.time.schedule import Clock, Costs, Running
+from graphflops.time.schedule import Clock, Costs
 
 _NOTHING = CallTime(0.0, 0.0, 0.0, "launch")  # a call in a graph that runs no kernel
 _SUMMED = ("seconds", "low", "high", "collective", "exposed", "waited", "elapsed", "ahead")
@@ -110,11 +110,10 @@ class _Timer:
         """The time of a phase, and those of its calls, summed by row. repeats: how often the phase runs in a step."""
         rows: dict[int, CallTime] = {}
         tally, clock = _Tally(), self.clock
-        exchanges = _Exchanges(rows)
         for launch in launches:
             row, kernels, times, part = launch.row, launch.kernels, launch.times, launch.part
-            if part != "all" or exchanges.due:
-                exchanges.launched(launch)
+            if tally.due and part != "wait":
+                tally.awaited(rows, row)
             if kernels is None:
                 tally.is_lower_bound = True
                 continue
@@ -131,7 +130,7 @@ class _Timer:
             own, fast, slow = took * 3 if len(took) == 1 else took  # one clock: the CPU does not matter
             runs = times * (part != "start")  # the time of a start is the CPU's
             found = batch.call_time(own * times, clock.is_eager, self.host, runs)
-            if batch.collective:
+            if part != "all" or batch.collective:
                 found = tally.exchanged(found, batch.collective * times, launch, clock)
             if found.seconds:
                 tally.parts.append(found)
@@ -139,7 +138,11 @@ class _Timer:
             tally.fast += fast * times
             tally.slow += slow * times
             rows[row] = found if row not in rows else _sum(rows[row], found)
-        exchanges.end(clock.link.finished)
+        tally.awaited(rows, -1)
+        for ticket, row in tally.under_way.items():  # nothing waits for what is sent to one device
+            time, done = rows[row], clock.link.finished.pop(ticket, None)
+            alone, lasted = (0.0, time.collective) if done is None else (done.alone, done.lasted)
+            rows[row] = time._replace(exposed=alone, elapsed=lasted)
         self.tallies.append((tally, repeats))
         return tally.phase(self.device), rows
 
@@ -173,37 +176,6 @@ def _exchanged(launch: Launches, batch: Batch, clock: Clock) -> float:
     return clock.start(launch.ticket, batch.seconds, stream, is_ahead=is_ahead, after=launch.host_seconds)
 
 
-class _Exchanges(Struct):
-    """Which calls wait for the collectives of a phase."""
-
-    rows: dict[int, CallTime]  # the times of calls, by row
-    under_way: dict[int, int] = {}  # by ticket, the row
-    due: list[int] = []  # rows of the collectives that the next call waits for
-
-    def launched(self, launch: Launches) -> None:
-        """Note a launch that starts a collective, waits for one, or comes after a wait."""
-        if launch.part == "wait":
-            self.under_way.pop(launch.ticket, None)
-            self.due.append(launch.row)
-            return
-        self.awaited(launch.row)
-        if launch.part == "start":
-            self.under_way[launch.ticket] = launch.row
-
-    def awaited(self, row: int) -> None:
-        for each in self.due:
-            self.rows[each] = self.rows[each]._replace(awaited_at=row)
-        self.due.clear()
-
-    def end(self, finished: dict[int, Running]) -> None:
-        """End the phase. Nothing waits for what is sent to one device."""
-        self.awaited(-1)
-        for ticket, row in self.under_way.items():
-            time, done = self.rows[row], finished.pop(ticket, None)
-            alone, lasted = (0.0, time.collective) if done is None else (done.alone, done.lasted)
-            self.rows[row] = time._replace(exposed=alone, elapsed=lasted)
-
-
 def _sum(one: CallTime, other: CallTime) -> CallTime:
     sums: dict[str, Any] = {name: getattr(one, name) + getattr(other, name) for name in _SUMMED}
     return one._replace(
@@ -225,6 +197,8 @@ class _Tally(Struct):
     is_lower_bound: bool = False
     communication: float = 0.0  # seconds in which collectives run
     exposed: float = 0.0  # seconds of these in which no other kernel runs
+    under_way: dict[int, int] = {}  # by ticket of a collective or copy that nothing has waited for, its row
+    due: list[int] = []  # rows of those that the next call waits for
 
     def count(self, phase: _Tally, times: int = 1) -> None:
         for part in phase.parts:
@@ -238,17 +212,30 @@ class _Tally(Struct):
         self.exposed += phase.exposed * times
 
     def exchanged(self, time: CallTime, seconds: float, launch: Launches, clock: Clock) -> CallTime:
-        """Count a collective where it starts, or the wait for it."""
+        """Count a collective where it starts, or the wait for it; copies over the bus are only noted."""
         times = launch.times
         if launch.part == "wait":
-            done = clock.link.finished.pop(launch.ticket)
+            self.under_way.pop(launch.ticket, None)
+            self.due.append(launch.row)
+            if (done := clock.link.finished.pop(launch.ticket, None)) is None:
+                return time
             return time._replace(exposed=done.alone * times, waited=time.seconds, elapsed=done.lasted * times)
+        if launch.part == "start":
+            self.under_way[launch.ticket] = launch.row
+        if not seconds:
+            return time
         self.communication += seconds
         time = time._replace(collective=seconds, group=launch.stream)
         if launch.part == "start":
             return time._replace(ahead=clock.ahead * times)
         self.exposed += seconds
         return time._replace(exposed=seconds, waited=seconds, elapsed=seconds, awaited_at=launch.row)
+
+    def awaited(self, rows: dict[int, CallTime], at: int) -> None:
+        """Note the row of the call that waits for what is due."""
+        for row in self.due:
+            rows[row] = rows[row]._replace(awaited_at=at)
+        self.due.clear()
 
     def phase(self, device: Device) -> PhaseTime:
         """The time of the phase, what bounds it, and its utilization of the device's peaks."""

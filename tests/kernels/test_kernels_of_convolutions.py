@@ -101,11 +101,11 @@ def test_a_problem_needs_operands_weight_and_result() -> None:
 
 @pytest.mark.parametrize(
     ("one", "taken", "algorithm"),
-    [  # two filters of each channel that is last: one kernel, or one for each group if windows are large or strided
+    [  # two filters of each channel that is last: one kernel, or forward one for each group if windows are large or strided
         (problem(1, 2, 8, is_last=True), "as_it_lies", "grouped_direct"),
         (problem(1, 2, 8, taps=5, is_last=True), "as_it_lies", "direct"),
         (problem(1, 2, 8, taps=5, is_last=True, dtype="float32"), "as_it_lies", "grouped_direct"),
-        (problem(1, 2, 8, is_last=True, phase=INPUT), "as_it_lies", "direct"),
+        (problem(1, 2, 8, is_last=True, phase=INPUT), "as_it_lies", "grouped_direct"),
         (problem(1, 2, 8, is_last=True, phase=INPUT, dtype="float32"), "as_it_lies", "grouped_direct"),
         (problem(1, 2, 8, taps=5, is_last=True, phase=WEIGHT), "as_it_lies", "grouped_direct"),
         (problem(1, 1, 8, is_last=True), "as_it_lies", ""),

@@ -73,7 +73,7 @@ N = 4 * 64
         ("add.Tensor", (t(4, 64), t(4, 64)), 2, 0, 8 * N, 4 * N),
         ("add.Tensor", (t(4, 64), t(4, 1)), 1.75, 0, 4 * (N + 4), 4 * N),
         ("exp.default", (t(4, 64),), 1, 2.25, 4 * N, 4 * N),
-        ("cat.default", ((t(2, 64), t(2, 64)),), 1, 0, 4 * N, 4 * N),  # an element is of one of the two
+        ("cat.default", ((t(2, 64), t(2, 64)),), 2, 0, 4 * N, 4 * N),
         ("native_dropout.default", (t(4, 64), 0.5, True), None, None, 4 * N, None),
     ],
 )
