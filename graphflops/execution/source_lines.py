@@ -60,8 +60,6 @@ _FACTS = {
     ),
     # Such a mask that hides nothing; attention that is spelled out adds it.
     "mask of nothing": (_TRANSFORMERS, r"\bcreate_bidirectional_mask\("),
-    # The dictionary of a mask's arguments holds the embeddings of the tokens.
-    "dictionary of operands": (_TRANSFORMERS, r"\bcreate_\w*masks?\(\*\*\w+"),
     # Modules that return None beside their result unless attention weights are requested.
     "no weights": (_DEBERTA, r"^(?:attention_output, att_matrix|output_states, attn_weights) ="),
 }
