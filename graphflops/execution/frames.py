@@ -17,7 +17,7 @@ from itertools import chain, compress
 from msgspec import Struct
 
 from graphflops.execution.python_frame import Frame, Running, begun
-from graphflops.execution.source_lines import CodeLine, code_lines, has_fact, module_variables, opens, shared
+from graphflops.execution.source_lines import CodeLine, code_lines, module_variables, opens, shared
 from graphflops.graph import Node
 
 _PASSING = frozenset({"cast", "dropout"})  # kinds of calls that convert or scale probabilities
@@ -173,8 +173,7 @@ class References:
         returned.
         """
         last, running, statement = self.last, frame.running, frame.running.statement
-        if running.locals or running.operands:
-            self.hold((*running.locals.values(), *running.operands), last)
+        self.hold((*running.locals.values(), *running.operands), last)
         self.tell_tuples(frame)
         self.let_go(frame)
         made, operands = list[str](), set[str]()
@@ -254,13 +253,12 @@ class References:
             if len(values) == len(targets):
                 return [(value,) for value in values]
         second, products = tuple[str, ...](), 0
-        if not has_fact("no weights", frame.line.file, frame.line.text):
-            # The second target of `output, weights = attention(...)` gets the softmax, where the attention is spelled out.
-            for place in range(self.last, running.first - 1, -1):
-                products += self.nodes[place].operator.kind == "product"
-                second = tuple([x for x in self.results[place] if x in self.distributions])
-                if second or products > _AFTER_SOFTMAX:
-                    break
+        # The second target of `output, weights = attention(...)` gets the softmax, where the attention is spelled out.
+        for place in range(self.last, running.first - 1, -1):
+            products += self.nodes[place].operator.kind == "product"
+            second = tuple([x for x in self.results[place] if x in self.distributions])
+            if second or products > _AFTER_SOFTMAX:
+                break
         return [first, second, *[() for _ in targets[2:]]]
 
     def read_later(self, running: Running) -> list[str]:
