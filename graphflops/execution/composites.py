@@ -107,11 +107,9 @@ class Calls:
         key = (op, self.records, key_of(types))
         priced = self.prices.get(key)
         if priced is None:
-            rule, spelled = find(op), operator(op)
-            if rule is None:
+            if (rule := find(op)) is None:
                 raise RuleError(op)
-            in_place = spelled.mutates and not rule.key.startswith(spelled.base)
-            priced = price_call(rule, op, *types, in_place=in_place, training=self.records)
+            priced = price_call(rule, op, *types, training=self.records)
             self.prices[key] = priced
         if priced.estimate.unknown:
             raise RuleError(priced.estimate.unknown)

@@ -53,7 +53,7 @@ def as_run(
             if others and is_left_out and (use is None or use.masked_flops == 0):  # it adds a mask of nothing
                 instead[out or ""] = instead.get(others[0], others[0])
                 continue
-        kept.append(call.renamed(instead) if instead.keys() & set(call.uses) else call)
+        kept.append(call.renamed(instead))
     return with_shared_heads(_used(kept, made), unmasked, values)
 
 
@@ -128,7 +128,7 @@ def without_whole_slices(calls: Calls, values: Values, returned: Sequence[str]) 
     instead: dict[str, str] = {}
     kept = []
     for call in calls:
-        call = call if instead.keys().isdisjoint(call.uses) else call.renamed(instead)
+        call = call.renamed(instead)
         result, lines = (*call.node.outputs, None)[0], call.node.python_stack
         is_inner = (result, lines) in indexed or made.get(call.uses[0] if call.uses else None) == lines
         if is_inner and result not in returned and _is_whole_slice(call, values):

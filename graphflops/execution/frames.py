@@ -12,12 +12,12 @@ to be in variables if they are read twice, multiplied with one another, or joine
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import compress
+from itertools import chain, compress
 
 from msgspec import Struct
 
 from graphflops.execution.python_frame import Frame, Running, begun
-from graphflops.execution.source_lines import CodeLine, code_lines, has_fact, module_variables, opens, shared
+from graphflops.execution.source_lines import CodeLine, code_lines, module_variables, opens, shared
 from graphflops.graph import Node
 
 _PASSING = frozenset({"cast", "dropout"})  # kinds of calls that convert or scale probabilities
@@ -91,6 +91,9 @@ class References:
         longer = [name for name, last in self.assumed.items() if last >= self.until[name]]
         return Lifetimes(self.until, frozenset(x for x in longer if used.get(x, -1) < self.assumed[x]))
 
+    def owners(self, values: Iterable[str]) -> set[str]:
+        return {self.memory_of.get(value, value) for value in values}
+
     def hold(self, values: Iterable[str], last: int) -> None:
         """Keep values at least until a call has run."""
         until = self.until
@@ -121,8 +124,6 @@ class References:
             self.follow(frames[-1], node, called if called != line.module else "", place)
         if frames and len(frames) < len(lines):
             frames[-1].running.beside = ()
-        elif frames and has_fact("dictionary of operands", lines[-1].file, lines[-1].text):
-            frames[-1].kept.update(*frames[-1].variables.values())
 
     def follow(self, frame: Frame, node: Node, child: str, place: int) -> None:
         """Close the frame's statement if it was done before a call."""
@@ -139,9 +140,6 @@ class References:
             if not frame.line.is_beside(line):
                 return depth
             if depth and frame.begins_again(lines, depth):
-                # A loop over modules, which calls each of them once, begins again too.
-                while depth > 1 and "" in self.frames[depth - 1].running.statement.runs_last:
-                    depth -= 1
                 return depth
             if frame.line.number != line.number:
                 return depth + 1
@@ -166,7 +164,7 @@ class References:
             self.beside[frame.line.file, frame.opening[0].number, name].append((beside, last))
         self.hold(values, last)
         if name[:1] == "#":
-            self.assumed.update((self.memory_of.get(value, value), last) for value in values)
+            self.assumed.update(dict.fromkeys(self.owners(values), last))
 
     def close(self, frame: Frame, following: CodeLine | None = None) -> set[str]:
         """Close a frame's statement: its targets hold what it made, and no longer what they held before.
@@ -175,8 +173,7 @@ class References:
         returned.
         """
         last, running, statement = self.last, frame.running, frame.running.statement
-        if running.locals or running.operands:
-            self.hold((*running.locals.values(), *running.operands), last)
+        self.hold((*running.locals.values(), *running.operands), last)
         self.tell_tuples(frame)
         self.let_go(frame)
         made, operands = list[str](), set[str]()
@@ -185,7 +182,7 @@ class References:
         if statement.is_piece:
             own = [v for v in made if self.made.get(self.memory_of.get(v, v), -1) >= running.first]
             if following is not None and following.number < frame.line.number and opens(following.text):
-                operands = {self.memory_of.get(value, value) for value in own}
+                operands = self.owners(own)
             else:
                 frame.variables[f"#{last}"] = tuple(own)
         for target, held in zip(statement.targets, self.assigned(frame, made), strict=True):
@@ -222,9 +219,8 @@ class References:
             if name in running.statement.names:
                 del frame.variables[f"{name}[:]"]
             elif not running.statement.is_piece and not opens(frame.line.text):
-                reads = self.reads[running.first : self.last + 1]
-                read = {self.memory_of.get(value, value) for values in reads for value in values}
-                if not read.isdisjoint(self.memory_of.get(x, x) for x in frame.variables.get(name, ())):
+                read = self.owners(chain(*self.reads[running.first : self.last + 1]))
+                if not read.isdisjoint(self.owners(frame.variables.get(name, ()))):
                     self.tuples.add((frame.line.file, frame.opening[0].number, name))
 
     def let_go(self, frame: Frame) -> None:
@@ -237,19 +233,14 @@ class References:
         others = [other for other in frame.variables if other[0] == "#"] if name else []
         if not others and name not in frame.variables:
             return
-        read = set[str]()
-        held = {self.memory_of.get(value, value) for value in frame.variables.get(name, ())}
-        for values in self.reads[first : self.last + 1]:
-            read.update(
-                [self.memory_of[x] for x in values if x in self.memory_of and self.made.get(x, -1) < first]
-            )
-            if not held.isdisjoint(read):
-                return
-        if read:
-            self.unbind(frame, name, -1)
-            for other in others:
-                if read.issuperset(self.memory_of.get(value, value) for value in frame.variables[other]):
-                    frame.variables[name] = frame.variables.pop(other)
+        values = chain(*self.reads[first : self.last + 1])
+        read = self.owners(x for x in values if x in self.memory_of and self.made.get(x, -1) < first)
+        if not read or not read.isdisjoint(self.owners(frame.variables.get(name, ()))):
+            return
+        self.unbind(frame, name, -1)
+        for other in others:
+            if read.issuperset(self.owners(frame.variables[other])):
+                frame.variables[name] = frame.variables.pop(other)
 
     def assigned(self, frame: Frame, made: Sequence[str]) -> list[tuple[str, ...]]:
         """The values for each of a statement's targets. made: what the statement makes and later statements read."""
@@ -262,13 +253,12 @@ class References:
             if len(values) == len(targets):
                 return [(value,) for value in values]
         second, products = tuple[str, ...](), 0
-        if not has_fact("no weights", frame.line.file, frame.line.text):
-            # The second target of `output, weights = attention(...)` gets the softmax, where the attention is spelled out.
-            for place in range(self.last, running.first - 1, -1):
-                products += self.nodes[place].operator.kind == "product"
-                second = tuple([x for x in self.results[place] if x in self.distributions])
-                if second or products > _AFTER_SOFTMAX:
-                    break
+        # The second target of `output, weights = attention(...)` gets the softmax, where the attention is spelled out.
+        for place in range(self.last, running.first - 1, -1):
+            products += self.nodes[place].operator.kind == "product"
+            second = tuple([x for x in self.results[place] if x in self.distributions])
+            if second or products > _AFTER_SOFTMAX:
+                break
         return [first, second, *[() for _ in targets[2:]]]
 
     def read_later(self, running: Running) -> list[str]:

@@ -52,7 +52,7 @@ class Frame(Struct):
     # What each variable holds: `x[]` any element of `x`, `x[:]` what `x` holds beside a result if it is a tuple, `#N` a
     # variable that the lines do not name.
     variables: dict[str, tuple[str, ...]] = {}
-    # What it holds until it returns: its arguments, and the elements of lists and dictionaries.
+    # What it holds until it returns: its arguments, and the elements of lists.
     kept: set[str] = set()
     # The variables that it returns beside its own result; False if a loop binds them, whose iterations are not returned.
     returned: dict[str, bool] = {}

@@ -23,7 +23,7 @@ from graphflops.execution.frames import Lifetimes, References
 from graphflops.execution.layouts import Layouts, chosen_kernel
 from graphflops.execution.strides import Values
 from graphflops.graph import EagerRun, Graph, Node, Ref
-from graphflops.passes.program import MemoryUse, PricedCall, PricedGraph, PricedProgram
+from graphflops.passes.program import MemoryUse, PricedCall, PricedGraph, PricedProgram, owners
 from graphflops.tensor import TensorType, grouped
 
 _OPERATOR = "unknown"  # the spelling of no operator: its kind is `other`, its arguments have no names
@@ -108,29 +108,22 @@ class Run:
 
     @cached_property
     def owners(self) -> Mapping[str, str]:
-        """The value whose memory each tensor shares; whether a layout operator copies depends on its operand's layout.
+        """The value whose memory each tensor shares."""
+        return owners(self.calls, self.layouts.values, self.is_view)
+
+    def is_view(self, call: PricedCall) -> bool:
+        """Whether a call's results share its operands' memory; a layout operator copies or not by its operand's layout.
 
         Eager execution does not copy heads that an export repeats for attention, so such a copy shares its operand's memory.
         Other copies stay even if a record lacks them, because later calls read their memory.
         """
-        layouts, tensors = self.layouts, self.layouts.forms.types
-        left_out = self.eager.left_out if self.eager is not None else frozenset[str]()
-        root: dict[str, str] = {}
-        for call in self.calls:
-            outputs = [name for name in call.node.outputs if name is not None]
-            is_copy = layouts.is_copy(outputs[0]) if outputs else None
-            if call.node.operator.kind in _COPYING and not left_out.isdisjoint(outputs):
-                x = layouts.values.get(call.uses[0]) if call.uses else None
-                is_repeated = isinstance(x, TensorType) and x.stored is not None
-                is_copy = False if is_repeated else is_copy
-            is_view = call.estimate.alias if is_copy is None else not is_copy
-            operands = [root.get(name, name) for name in call.uses if name in tensors] if is_view else []
-            # If there are as many results as operands (`broadcast_tensors`), each result is a view of its own operand.
-            each = len(operands) == len(call.node.outputs)
-            for place, name in enumerate(call.node.outputs):
-                if name is not None and name in tensors:
-                    root[name] = operands[place * each] if operands else name
-        return root
+        results = [*filter(None, call.node.outputs)]
+        is_copy = self.layouts.is_copy(next(iter(results), None))
+        if self.eager and call.node.operator.kind in _COPYING and not self.eager.left_out.isdisjoint(results):
+            x = self.layouts.values.get(call.uses[0]) if call.uses else None
+            is_repeated = isinstance(x, TensorType) and x.stored is not None
+            is_copy = False if is_repeated else is_copy
+        return call.estimate.alias if is_copy is None else not is_copy
 
     @cached_property
     def lifetimes(self) -> Lifetimes:
@@ -170,9 +163,9 @@ class Runs:
     ) -> None:
         self.attentions, self.platform = attentions, platform
         self.is_eager, self.fast_paths = is_eager, fast_paths
-        self.known: dict[tuple[PricedGraph, bool, frozenset[str]], Run] = {}
+        self.found: list[Run] = []
         self.asked: dict[tuple[PricedGraph, bool, bool], Run] = {}
-        self.consistent = cache(consistent)
+        self.consistent, self.run = cache(consistent), cache(self._run)
         self.prices: Prices = {}
 
     def of(self, graph: PricedGraph, *, has_fast_paths: bool = False, records: bool = False) -> Run:
@@ -182,17 +175,17 @@ class Runs:
         """
         key = (graph, has_fast_paths, records)
         if key not in self.asked:
-            run = self._known(graph, has_fast_paths, frozenset())
+            run = self.run(graph, has_fast_paths, frozenset())
             attentions = [call for call in run.calls if call.node.operator.kind == "attention"]
             pairs = [(call.node.name, chosen_kernel(call, run.layouts, records)) for call in attentions]
             unfused = frozenset(name for name, chosen in pairs if chosen and chosen[1].kernel == "math")
-            self.asked[key] = self._known(graph, has_fast_paths, unfused)
+            self.asked[key] = self.run(graph, has_fast_paths, unfused)
         return self.asked[key]
 
     def say_assumed(self, program: PricedProgram, memory: MemoryUse) -> None:
         """Report lifetimes that a run recorded, and those that were assumed because the lines do not show them."""
         examples = program.binding.examples
-        for run in self.known.values():
+        for run in self.found:
             if "lifetimes" in vars(run) and run.eager is not None:
                 text = "what eager execution holds is as a run of the module recorded it"
                 program.notes.say("GF129", "", text)
@@ -204,33 +197,24 @@ class Runs:
                 text += "the file does not record which variable holds them"
                 program.notes.say("GF125", "", text)
 
-    def _known(self, graph: PricedGraph, has_fast_paths: bool, unfused: frozenset[str]) -> Run:
+    def _run(self, graph: PricedGraph, has_fast_paths: bool, unfused: frozenset[str]) -> Run:
         """The run of a graph. unfused: attentions that have no kernel of their own."""
-        key = (graph, has_fast_paths, unfused)
-        if key not in self.known:
-            self.known[key] = self._found(*key)
-        return self.known[key]
-
-    def _found(self, graph: PricedGraph, has_fast_paths: bool, unfused: frozenset[str]) -> Run:
-        given = calls = self.consistent(graph)
-        if graph.graph.step is not None:  # recorded as it ran
-            run = expanded(given, graph.values)
-            layouts = Layouts(run.calls, run.values, self.platform, recorded=graph.graph.step)
-            return Run(run, layouts, graph.graph, graph.graph.eager)
-        if has_fast_paths:
-            weights = {entry.name for entry in graph.graph.inputs if entry.role != "user"}
-            calls = with_fast_paths(given, graph.values, weights, graph.graph.returned, self.fast_paths)
+        given, values, program = self.consistent(graph), graph.values, graph.graph
+        eager, calls = program.eager if self.is_eager else None, given
+        if program.step is None and has_fast_paths:
+            weights = {entry.name for entry in program.inputs if entry.role != "user"}
+            calls = with_fast_paths(given, values, weights, program.returned, self.fast_paths)
             if calls is given:
-                return self._known(graph, False, unfused)
-        values, eager = graph.values, graph.graph.eager if self.is_eager else None
-        if self.is_eager:
-            if graph.graph.has_exchanges:
+                return self.run(graph, False, unfused)
+        if program.step is None and self.is_eager:
+            if program.has_exchanges:
                 calls = in_place(calls)
-            calls = without_whole_slices(calls, values, graph.graph.returned)
+            calls = without_whole_slices(calls, values, program.returned)
             calls, values = as_run(calls, self.attentions, values, eager)
-        run = expanded(calls, values, unfused, self.prices)
-        layouts = Layouts(run.calls, run.values, self.platform, graph.graph.orders)
-        return Run(run, layouts, graph.graph, eager)
+        found = expanded(calls, values, unfused, self.prices)
+        layouts = Layouts(found.calls, found.values, self.platform, program.orders, program.step)
+        self.found.append(Run(found, layouts, program, eager))
+        return self.found[-1]
 
 
 def recorded(calls: Sequence[PricedCall], eager: EagerRun) -> Lifetimes:

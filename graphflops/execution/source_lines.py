@@ -49,30 +49,21 @@ _CASTS = frozenset({"to", "float", "half", "bfloat16", "double", "type", "type_a
 _JOINS = ("cat", "stack")  # endings of the names of torch's functions that join tensors
 
 _TRANSFORMERS = r"(?:^|[/\\])transformers[/\\](?:models[/\\]\w+[/\\]\w+|masking_utils|modeling_\w+)\.py$"
-_DEBERTA = r"(?:^|[/\\])transformers[/\\]models[/\\](?:deberta|deberta_v2)[/\\]\w+\.py$"
-# By fact: patterns for the file's path and for the line.
+# By fact of a line of these files: a pattern for the line.
 _FACTS = {
     # An attention mask that transformers builds only if it must. Whether padding hides anything depends on data, which an
     # export cannot inspect, so an export always builds it.
-    "export-only mask": (
-        _TRANSFORMERS,
-        r"\b(?:\w*create_\w*masks?|mask_function|_update_causal_mask|_prepare_4d\w+)\(",
-    ),
+    "export-only mask": r"\b(?:\w*create_\w*masks?|mask_function|_update_causal_mask|_prepare_4d\w+)\(",
     # Such a mask that hides nothing; attention that is spelled out adds it.
-    "mask of nothing": (_TRANSFORMERS, r"\bcreate_bidirectional_mask\("),
-    # The dictionary of a mask's arguments holds the embeddings of the tokens.
-    "dictionary of operands": (_TRANSFORMERS, r"\bcreate_\w*masks?\(\*\*\w+"),
-    # Modules that return None beside their result unless attention weights are requested.
-    "no weights": (_DEBERTA, r"^(?:attention_output, att_matrix|output_states, attn_weights) ="),
+    "mask of nothing": r"\bcreate_bidirectional_mask\(",
 }
 
 
 @lru_cache(maxsize=4096)
 def has_fact(fact: str, file: str, text: str) -> bool:
     """Whether a fact holds for a line of a file."""
-    path, words = _FACTS[fact]
-    # All are of transformers; programs without it compile no pattern.
-    return "transformers" in file and re.search(path, file) is not None and re.search(words, text) is not None
+    is_library = "transformers" in file and re.search(_TRANSFORMERS, file)  # others compile no pattern
+    return bool(is_library and re.search(_FACTS[fact], text))
 
 
 class CodeLine(Struct, frozen=True):

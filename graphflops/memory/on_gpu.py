@@ -1,6 +1,6 @@
 """What calls need on a GPU: layouts, attention kernels, copies of operands; in eager execution also buffers of kernels."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -32,15 +32,11 @@ class OnGpu(CallByCall):
         self.run = runs.of(graph, has_fast_paths=self.has_fast_paths and not training, records=training)
         self.calls, self.layouts = self.run.calls, self.run.layouts
         self.values, self.recomputed = self.layouts.values, self.run.recomputed
-        self.forms = self.layouts.forms
+        self.copied, self.forms = self.layouts.copies, self.layouts.forms
         self.found: dict[tuple[Any, ...], Any] = {}
 
     def owners(self) -> Mapping[str, str]:
         return self.run.owners
-
-    def copied(self) -> Container[str]:
-        """Results of `reshape` that are copies."""
-        return self.layouts.copies
 
     @by_form
     def attention(self, call: PricedCall) -> AttentionMemory | None:
@@ -60,7 +56,7 @@ class Eager(OnGpu):
 
     keeps_repeated = True
 
-    def held_until(self, root: Mapping[str, str]) -> Mapping[str, int]:
+    def held_until(self) -> Mapping[str, int]:
         """What Python's frames hold."""
         return self.run.lifetimes.until
 
@@ -121,10 +117,6 @@ class Eager(OnGpu):
         copy = out.like().nbytes if reads and isinstance(out, TensorType) else 0
         return copy + (0 if call.node.operator.kind == "product" else self.backward_bytes(call))
 
-    def backward_bytes(self, call: PricedCall) -> Dim:
-        """Also the workspace of CUDA kernels, and copies of the gradient of a view."""
-        return self.backward_of(call) + self.copied_slices(call)
-
     def gradient_kernels(self, call: PricedCall, is_repeated: bool) -> GradientKernels:
         """As autograd runs them; it sums a bias's gradient after those of the product's factors (`validate_outputs`)."""
         operator, is_last_first = call.node.operator, kernels.is_last_operand_first(call)
@@ -144,12 +136,13 @@ class Eager(OnGpu):
         A convolution computes its operand's gradient before its weight's. slices: bytes of copies of a view's gradient.
         """
         if is_repeated or call.gradient is None:
-            needed = (self.repeated_bytes(call) if is_repeated else 0,)
+            is_product = call.node.operator.kind == "product"
+            needed = self.repeated_bytes(call) + (0 if is_product else slices) if is_repeated else 0
             factors = [place for place, _ in call.gradient.gradients if place < 2] if call.gradient else []
-            return (), (needed,) * (len(factors) if call.node.operator.kind == "product" and factors else 1)
+            return (), ((needed,),) * (len(factors) if is_product and factors else 1)
         if apart := kernels.gradients_apart(call, self.layouts):
             return [size for size in [slices] if size != 0], apart
-        whole = self.backward_bytes(call)
+        whole = self.backward_bytes(call) + slices
         if call.node.operator.kind != "convolution":
             first, attention = kernels.formula_tensors(call, self.layouts), self.attention(call)
             sums = kernels.partial_sums(call, self.layouts)
@@ -172,8 +165,8 @@ class Eager(OnGpu):
         return [size for size in kept if size != 0], [size for size in brief if size != 0]
 
     @by_form
-    def backward_of(self, call: PricedCall) -> Dim:
-        """The same, without the copies of a view's gradient."""
+    def backward_bytes(self, call: PricedCall) -> Dim:
+        """Also the workspace of CUDA kernels; without copies of the gradient of a view."""
         layers, attention = Recurrent.of(call, self.values), self.attention(call)
         if layers is not None:
             return layers.backward
@@ -212,7 +205,7 @@ class GraphOnGpu(Eager):
 
     has_fast_paths = False
 
-    def held_until(self, root: Mapping[str, str]) -> Mapping[str, int]:
+    def held_until(self) -> Mapping[str, int]:
         """Only functions of ATen hold values past their last use."""
         return self.run.until_returns
 

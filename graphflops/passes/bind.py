@@ -13,12 +13,12 @@ from graphflops.cost import Cost, Value
 from graphflops.dims import Dim, Expr, evaluate, symbol
 from graphflops.dims.solving import LARGEST_SIZE, affine
 from graphflops.errors import ModelError, shown
-from graphflops.graph import Graph, Symbol
+from graphflops.graph import Graph, Symbol, tensor_type
 from graphflops.open_sizes import OpenSizes, Range, axes_of, is_computed
 from graphflops.report import Diagnostic, SymbolInfo
 from graphflops.report.contradictions import diagnostic
 from graphflops.report.size_names import collapsed, matching, span
-from graphflops.tensor import TensorType, UnknownType, with_sizes
+from graphflops.tensor import TensorType, UnknownType, grouped, with_sizes
 
 
 def refuse_broken(
@@ -268,13 +268,11 @@ def assumed_sizes(graph: Graph, known: Collection[str]) -> dict[str, int]:
     A size of an input axis follows the table, within its range. A data-dependent size is at its upper bound, or has no
     value if its range has none.
     """
-    axes: dict[frozenset[str], list[_Axis]] = {}
-    for entry in graph.inputs:
-        tensor = graph.types.get(entry.name)
-        if entry.role == "user" and isinstance(tensor, TensorType):
-            for place, size in enumerate(tensor.shape):
-                if isinstance(size, Expr):
-                    axes.setdefault(size.symbols, []).append(_Axis(size, tensor, place))
+    users = [tensor_type(entry.name, graph.types) for entry in graph.inputs if entry.role == "user"]
+    shaped = [(x, place, size) for x in users if x is not None for place, size in enumerate(x.shape)]
+    axes = grouped(
+        (size.symbols, _Axis(size, x, place)) for x, place, size in shaped if isinstance(size, Expr)
+    )
     return {
         name: value
         for name, symbol in graph.symbols.items()

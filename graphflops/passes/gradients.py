@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 from graphflops.base.patterns import modules_around
 from graphflops.base.record import Record, replace
 from graphflops.cost import MATRIX_QUANTITIES, Cost, Estimate, Value
-from graphflops.graph import Argument, Graph, Node, Output, Ref
+from graphflops.graph import Argument, Graph, Node, Ref
 from graphflops.passes.program import Backward, PricedCall, owners
 from graphflops.report import Row
 from graphflops.rules.registry import ForwardCall, Rule, find_backward
@@ -312,9 +312,8 @@ def _inlined(node: Node, types: dict[str, Any]) -> list[Node] | None:
     region, *operands = node.args or (None,)
     if not isinstance(region, Graph) or len(region.inputs) != len(operands):
         return None
-    results = [output.value for output in region.outputs]
     made = {name for call in region.nodes for name in call.outputs}
-    results = [*results[0]] if len(results) == 1 and isinstance(results[0], tuple) else results
+    results = flat(output.value for output in region.outputs)
     names = [result.name if isinstance(result, Ref) else "" for result in results]
     if len(names) != len(node.outputs) or len({*names}) < len(names) or not made.issuperset(names):
         return None
@@ -324,9 +323,9 @@ def _inlined(node: Node, types: dict[str, Any]) -> list[Node] | None:
     renamed.update((inner, outer) for inner, outer in pairs if outer is not None)
 
     def put(argument: Argument) -> Argument:
-        if isinstance(argument, Ref):
-            return given.get(argument.name, Ref(renamed.get(argument.name, argument.name)))
-        return _with_captures(argument, put) if isinstance(argument, Graph) else argument
+        if not isinstance(argument, Ref):
+            return argument
+        return given.get(argument.name, Ref(renamed.get(argument.name, argument.name)))
 
     types.update((renamed[name], region.types[name]) for name in renamed if name in region.types)
     return [
@@ -340,19 +339,3 @@ def _inlined(node: Node, types: dict[str, Any]) -> list[Node] | None:
         )
         for call in region.nodes
     ]
-
-
-def _with_captures(graph: Graph, put: Callable[[Argument], Argument]) -> Graph:
-    names: Mapping[str, Argument] = {name: put(Ref(name)) for name in graph.captures}
-    if all(value == Ref(name) for name, value in names.items()):
-        return graph
-
-    def inside(argument: Argument) -> Argument:
-        return names.get(argument.name, argument) if isinstance(argument, Ref) else argument
-
-    return replace(
-        graph,
-        captures=tuple(value.name for value in names.values() if isinstance(value, Ref)),
-        nodes=tuple(call.changed(inside) for call in graph.nodes),
-        outputs=tuple(Output(inside(output.value), output.role, output.target) for output in graph.outputs),
-    )

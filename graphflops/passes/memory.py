@@ -106,11 +106,10 @@ class _Liveness:
         self.graph, self.execution = graph.graph, execution
         self.root = execution.owners()
         self.bytes: dict[str, Dim] = {}  # of each value that owns memory
-        copied = execution.copied()
         for name in [name for name, owner in self.root.items() if name == owner]:
             value = execution.values[name]
             if isinstance(value, TensorType):
-                self.bytes[name] = value.like().nbytes if name in copied else value.nbytes
+                self.bytes[name] = value.like().nbytes if name in execution.copied else value.nbytes
         self.kept = {self.root[name] for name in graph.graph.returned if name in self.root}
         marks = execution.recomputed if execution.training else {}
         self.checkpoints = checkpoints(execution.calls, marks, self.kept_by) if marks else []
@@ -120,7 +119,7 @@ class _Liveness:
         }
         self.saved = _saved(self.root, execution, self.starts) if execution.training else {}
         ends = {self.root[name]: len(self.calls) - 1 for name in graph.graph.lasting if name in self.root}
-        held = {**execution.held_until(self.root), **ends}
+        held = {**execution.held_until(), **ends}
         # In program order, whatever order the caller releases them in.
         self.held = {name: held[name] for name in self.root if name in held}
 

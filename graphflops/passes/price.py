@@ -11,14 +11,13 @@ from graphflops.cost import Estimate, RegionRun, Value
 from graphflops.dims import Dim, at_least
 from graphflops.errors import ModelError, NoRuleError, RuleError, ShapeError, shown
 from graphflops.graph import Graph, Node, Phase, Ref
-from graphflops.ops import operator
 from graphflops.passes.bind import Binding
 from graphflops.passes.gradients import add_recomputation, pass_on, reached, without_gradient
 from graphflops.passes.price_call import Priced, converts, key_of, matrix_dtype, price_call, unknown_call
 from graphflops.passes.program import Names, Notes, PricedCall, PricedGraph, PricedProgram, summed
 from graphflops.passes.reconcile import Reconciler, place_of
 from graphflops.report import Named, RegionUse, Row, scaled
-from graphflops.rules.registry import Rule, find
+from graphflops.rules.registry import find
 from graphflops.tensor import TensorType, UnknownType, flat, with_sizes
 from graphflops.training import Training
 
@@ -64,7 +63,7 @@ def price(
     for node, problem in pricer.types.claims.unasserted():
         pricer.types.say("GF127", node, problem)
     types, names, notes = pricer.types, pricer.names, pricer.notes
-    found = main, frozenset(pricer.rules), pricer.found_facts, types.equalities, names, notes
+    found = main, frozenset(pricer.operators), pricer.found_facts, types.equalities, names, notes
     sources = () if types.fallback is None else tuple(types.fallback.diagnostics())
     return PricedProgram(graph, binding, training, operands, *found, type_sources=sources, fused=pricer.parts)
 
@@ -101,15 +100,13 @@ class Pricer:
     ) -> None:  # fmt: skip
         self.graph, self.binding, self.training, self.facts = graph, binding, training, facts
         self.progress, self.fuses = progress, fuses and not training
-        self.converts, self.parts = (
-            False,
-            0,
-        )  # whether any call is a conversion, and how many became parts of others
+        # Whether any call is a conversion, and how many calls became parts of others.
+        self.converts, self.parts = False, 0
         self.found_facts: dict[Node, Any] = {}  # what rules got beyond the operands of calls
         self.notes = Notes()
         self.names = Names(graph.symbols.keys(), self.notes)
         self.types = Reconciler(graph, binding, self.names, self.notes)
-        self.rules: dict[str, tuple[Rule | None, bool]] = {}
+        self.operators: set[str] = set()  # spellings of all that were priced
         self.priced: dict[tuple[Any, ...], Priced] = {}
         self.forms: dict[tuple[Any, ...], int] = {}  # of calls that say where their results are placed
         self.regions: dict[tuple[Any, ...], _Region] = {}
@@ -217,26 +214,19 @@ class Pricer:
         if key not in self.priced:
             self.converts |= converts(node.operator, args[0] if args else None)
             sparse = any(isinstance(x, TensorType) and x.nonzeros is not None for x in flat((args, kwargs)))
-            rule, in_place = self._rule(f"sparse.{node.op}" if sparse else node.op)
-            options: dict[str, Any] = {"wanted": wanted, "training": self.training, "stated": stated}
-            if rule is None:
+            spelling = f"sparse.{node.op}" if sparse else node.op
+            self.operators.add(spelling)
+            if (rule := find(spelling)) is None:
                 asked = unknown_call("GF101", str(NoRuleError(node.op + " on sparse tensors" * sparse)))
             else:
+                options: dict[str, Any] = {"wanted": wanted, "training": self.training, "stated": stated}
                 try:
-                    asked = price_call(rule, node.op, args, kwargs, in_place=in_place, **options)
+                    asked = price_call(rule, node.op, args, kwargs, **options)
                 except LimitPassed as passed:
                     passed.at(place_of(node))
                     raise
             self.priced[key] = replace(asked, form=len(self.priced))
         return self.priced[key]
-
-    def _rule(self, key: str) -> tuple[Rule | None, bool]:
-        """The rule of an operator, and whether it is the functional operator's although this one writes in place."""
-        if key not in self.rules:
-            rule, spelled = find(key), operator(key)
-            is_functional = rule is not None and spelled.mutates and not rule.key.startswith(spelled.base)
-            self.rules[key] = rule, is_functional
-        return self.rules[key]
 
     def _call(self, node: Node, uses: tuple[str, ...], priced: Priced, row: int) -> PricedCall:
         """The priced call; calls of one price that place their results differently have different forms."""
@@ -315,7 +305,7 @@ def _reshaped(
             continue
         certain, possible = _links(calls, values, graph)
         perhaps = _reached(name, certain + possible)
-        outside = perhaps & {*graph.captures, *(entry.name for entry in graph.inputs)} if is_nested else ()
+        outside = perhaps & {entry.name for entry in graph.inputs} if is_nested else ()
         if outside:
             what = f"changes the shape of {shown(min(outside))}, which other graphs use"
             raise RuleError(f"{shown(node.name)} {what}")

@@ -62,12 +62,11 @@ Wanted = Union[tuple[bool, ...], None]
 
 
 def price_call(
-    rule: Rule, op: str, args: Operands, kwargs: Keywords, *, in_place: bool = False, wanted: Wanted = None,
+    rule: Rule, op: str, args: Operands, kwargs: Keywords, *, wanted: Wanted = None,
     training: bool = False, stated: bool = True,
 ) -> Priced:  # fmt: skip
     """The price of a call by its rule; a rule that fails leaves this one call unknown.
 
-    in_place: whether the rule is that of the functional operator, while the call writes its first tensor.
     stated: whether the operands have the element types that the file states, which then must go together.
     """
     if training:
@@ -89,7 +88,7 @@ def price_call(
         if training and operator(op).kind in ("view", "cast"):  # further tensors only give their form
             (first, operand), *others = arguments.items()
             arguments = {first: operand, **{name: mapped(value, without_gradient) for name, value in others}}
-        return _completed(rule, op, arguments, (args, kwargs), in_place, wanted, training)
+        return _completed(rule, op, arguments, (args, kwargs), wanted, training)
     except NoRuleError as error:
         return unknown_call("GF101", str(error))
     except RecursionError:
@@ -112,7 +111,7 @@ def _fault(op: str, args: Operands, kwargs: Keywords, stated: bool) -> tuple[str
 
 
 def _completed(
-    rule: Rule, op: str, arguments: Mapping[str, Any], given: tuple[Operands, Keywords], in_place: bool,
+    rule: Rule, op: str, arguments: Mapping[str, Any], given: tuple[Operands, Keywords],
     wanted: Wanted, training: bool,
 ) -> Priced:  # fmt: skip
     """Call the rule and complete its estimate: used results, in-place results, hidden axes, the backward."""
@@ -129,10 +128,12 @@ def _completed(
     _refuse_impossible(estimate)
     if estimate.unknown:
         return unknown_call("GF104", estimate.unknown, estimate.out)
-    if in_place and tensors:
+    # The rule may be that of the functional operator, while the call writes its first tensor.
+    spelled, key = operator(op), rule.key.removeprefix("sparse.")
+    if spelled.mutates and not key.startswith(spelled.base) and tensors:
         target = next(value for value in flat(arguments.values()) if isinstance(value, TensorType))
         written: Value = target if is_free(estimate) else target.view(target.shape)
-        if operator(op).stops_gradients:
+        if spelled.stops_gradients:
             written = without_gradient(written)
         estimate = replace(estimate, out=(written, *estimate.out[1:]), alias=True)
     back = backward_of(rule, arguments, estimate, tensors) if training else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import count
 from typing import Any, NamedTuple
@@ -64,6 +64,9 @@ class PricedCall(Record, frozen=True):
         return self.node.operator.mutates
 
     def renamed(self, instead: Mapping[str, str]) -> PricedCall:
+        """The call with other values in place of some that it reads."""
+        if instead.keys().isdisjoint(self.uses):
+            return self
         uses = tuple(instead.get(name, name) for name in self.uses)
         return replace(self, node=self.node.renamed(instead), uses=uses, form=None)
 
@@ -174,15 +177,22 @@ def summed_quantity(name: str, costs: Sequence[Cost], names: Names) -> Dim:
         return names.too_large(name)
 
 
-def owners(calls: Sequence[PricedCall], values: Mapping[str, Value]) -> dict[str, str]:
-    """The value whose memory each tensor shares: itself, unless it is a view."""
+def owners(
+    calls: Sequence[PricedCall],
+    values: Mapping[str, Value],
+    is_view: Callable[[PricedCall], bool] = lambda call: call.estimate.alias,
+) -> dict[str, str]:
+    """The value whose memory each tensor shares: itself, unless it is a view.
+
+    If there are as many results as operands (`broadcast_tensors`), each result is a view of its own operand.
+    """
     root: dict[str, str] = {}
     for call in calls:
-        first = next(iter(call.tensors(values)), "") if call.estimate.alias else ""
-        owner = root.get(first, first)
-        for output in call.node.outputs:
-            if output is not None and isinstance(values.get(output), TensorType):
-                root[output] = owner or output
+        operands = [root.get(name, name) for name in call.tensors(values)] if is_view(call) else []
+        each = len(operands) == len(call.node.outputs)
+        for place, name in enumerate(call.node.outputs):
+            if name is not None and isinstance(values.get(name), TensorType):
+                root[name] = operands[place * each] if operands else name
     return root
 
 
@@ -252,17 +262,15 @@ class CallByCall:
         self.calls: Sequence[PricedCall] = graph.calls  # those that run, in order
         self.values, self.training = graph.values, training  # training: whether the calls' gradients run too
         self.recomputed = graph.graph.recomputed  # by name of a call, the checkpoint that runs it again
+        # Results of layout operators that are copies, whose broadcast elements take memory too.
+        self.copied: Container[str] = ()
 
     def owners(self) -> Mapping[str, str]:
         return owners(self.calls, self.values)
 
-    def held_until(self, root: Mapping[str, str]) -> Mapping[str, int]:
+    def held_until(self) -> Mapping[str, int]:
         """Owners of memory that is held past their last use, each with the place of the last call that holds it."""
         return {}
-
-    def copied(self) -> Container[str]:
-        """Results of layout operators that are copies, whose broadcast elements take memory too."""
-        return ()
 
     def forward_bytes(self, call: PricedCall, saved: Dim) -> Dim:
         """Bytes that a call needs beside its operands and results, and beside the bytes `saved` for its gradients."""

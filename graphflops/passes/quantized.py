@@ -49,8 +49,7 @@ def fuse(found: Islands, rows: list[Row]) -> int:
             kept.append(_fused(found, ends[place], rows))
         elif place not in gone and place not in found.island_of:
             # A call that reads sizes takes them from the stored value.
-            is_stored = instead.keys().isdisjoint(call.uses) or not call.node.operator.reads_sizes
-            kept.append(call if is_stored else call.renamed(instead))
+            kept.append(call.renamed(instead) if call.node.operator.reads_sizes else call)
     for row in [calls[place].row for place in gone]:
         rows[row] = rows[row]._replace(state="free", cost=Cost(), matrix_dtype="")
     parts, calls[:] = len(calls) - len(kept), kept

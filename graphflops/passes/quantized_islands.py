@@ -11,7 +11,7 @@ from graphflops.graph import Graph, Node, Ref
 from graphflops.passes.price_call import Priced, converts, is_free
 from graphflops.passes.program import PricedCall
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE, TO_FLOAT
-from graphflops.tensor import DTYPES, INT32, INT64, TensorType
+from graphflops.tensor import DTYPES, INT32, INT64, TensorType, grouped
 
 PriceOf = Callable[[Node, Mapping[str, Value], Graph], Priced]  # prices a call at other operand types
 
@@ -64,11 +64,10 @@ class Islands:
         self.graph, self.calls, self.values, self.price_of = graph, calls, values, price_of
         self.returned = frozenset(graph.returned)
         self.stored = {*stored}  # names of weights and constants
-        self.readers: dict[str, list[int]] = {}  # by value, calls that read its contents, not only its sizes
+        reading = [(place, call) for place, call in enumerate(calls) if not call.node.operator.reads_sizes]
+        # By value, calls that read its contents, not only its sizes.
+        self.readers = grouped((name, place) for place, call in reading for name in dict.fromkeys(call.uses))
         for place, call in enumerate(calls):
-            if not call.node.operator.reads_sizes:
-                for name in dict.fromkeys(call.uses):
-                    self.readers.setdefault(name, []).append(place)
             is_fixed = is_free(call.estimate) and not call.estimate.unknown
             if is_fixed and self.stored.issuperset(call.uses):  # a constant, or a part of a weight
                 self.stored.update(self.outputs(place))

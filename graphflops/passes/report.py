@@ -5,7 +5,6 @@ For a recorded step it also has the memory of each call, and what the step sends
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any
 
 from graphflops.dims import Dim, total
@@ -22,29 +21,20 @@ def step_memory(program: PricedProgram, step: Step, buffers: Sequence[Dim] = ())
 
     buffers: bytes that each call's kernels need on a device beside operands and results, which the recording lacks.
     """
-    rows = tuple([call.row for call in program.main.calls])
-    storages = sorted([memory for memory in step.storages if memory.bytes], key=lambda memory: memory.last)
-    changes = [0] * (len(rows) + 1)
-    held = []
-    for memory in storages:
-        kind, first, last = memory.kind, max(memory.first, 0), memory.last
-        if kind == "host" or kind == "pinned":
-            continue
-        held_as = "workspace" if kind == "temporary" else kind
-        held.append(Held(memory.name, held_as, first, last, memory.bytes))
-        if kind not in ("weight", "buffer", "optimizer"):
-            changes[first] += memory.bytes
-            changes[last + 1] -= memory.bytes
+    calls, held = program.main.calls, list[Held]()
+    for memory in sorted(step.storages, key=lambda memory: memory.last):
+        if memory.bytes and (kind := memory.kind) != "host" and kind != "pinned":
+            held_as = "workspace" if kind == "temporary" else kind
+            held.append(Held(memory.name, held_as, max(memory.first, 0), memory.last, memory.bytes))
     for moment, needed in enumerate(buffers):
         if isinstance(needed, int) and needed:
-            held.append(Held(program.main.calls[moment].node.name, "workspace", moment, moment, needed))
-            changes[moment] += needed
-            changes[moment + 1] -= needed
-    live = [*accumulate(changes)]
-    peak = max(live)
+            held.append(Held(calls[moment].node.name, "workspace", moment, moment, needed))
     turn = step.phases.index("backward") if step.is_training else None
-    node = program.main.calls[live.index(peak)].node.name
-    return MemoryUse(Peak(peak, node), Timeline(rows, tuple(held), turn))
+    timeline = Timeline(tuple([call.row for call in calls]), tuple(held), turn)
+    sizes = [one.bytes if isinstance(one.bytes, int) else 0 for one in timeline.own.held]
+    live = timeline.own.live_bytes(sizes)
+    peak = max(live)
+    return MemoryUse(Peak(peak, calls[live.index(peak)].node.name), timeline)
 
 
 def exchanges(program: PricedProgram, step: Step, rows: Sequence[Row]) -> tuple[Exchange, ...]:

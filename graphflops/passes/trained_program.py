@@ -252,7 +252,7 @@ class _Conversion(Record, frozen=True):
     cached: dict[str, str] = field(default_factory=dict)  # by parameter, its converted copy
 
     def graph(self, graph: Graph, inputs: Mapping[str, Any]) -> Graph:
-        """The graph, nested or not, given the types of its inputs and of the outer values that it uses."""
+        """The graph, nested or not, given the types of its inputs."""
         types: dict[str, Any] = {**graph.types, **inputs}
         nodes: list[Node] = []
         marks = dict(graph.recomputed)
@@ -340,11 +340,10 @@ class _Conversion(Record, frozen=True):
             if not isinstance(argument, Graph):
                 return argument
             names = [entry.name for entry in argument.inputs if entry.role != "constant"]
-            around = {name: types[name] for name in argument.captures if name in types}
             pairs = zip(names, operands, strict=False)
             given = {name: _with_type_of(argument.types.get(name), operand) for name, operand in pairs}
             # A copy that one graph makes has no name in another.
-            return replace(self, cached={}).graph(argument, {**around, **given})
+            return replace(self, cached={}).graph(argument, given)
 
         return replace(node, args=tuple(converted(argument) for argument in node.args))
 

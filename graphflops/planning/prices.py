@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from math import nan
 from typing import NamedTuple
 
@@ -190,18 +189,15 @@ class Reading:
         parameters = {entry.target or entry.name for entry in given if entry.role == "parameter"}
         begin = timeline.gradients_from or 0
         kept = dict.fromkeys(self.places, 0)
-        changes = [0] * (len(timeline.rows) + 1)
+        sizes = list[int]()
         for held in timeline.held:
             is_of_parameter = held.kind == "gradient" and held.name in parameters
-            if is_of_parameter or held.kind in (*LASTING, "temporary"):
-                continue
-            size = self.bytes(held)
-            changes[held.first] += size
-            changes[held.last + 1] -= size
+            is_counted = not is_of_parameter and held.kind not in (*LASTING, "temporary")
+            sizes.append(self.bytes(held) if is_counted else 0)
             if held.first < begin <= held.last:
-                kept[self._at(held.first)] += size
+                kept[self._at(held.first)] += sizes[-1]
         transient = dict.fromkeys(kept, 0)
-        for moment, live in enumerate([*accumulate(changes)][:-1]):
+        for moment, live in enumerate(timeline.live_bytes(sizes)):
             if timeline.rows[moment] >= 0:
                 place = self._at(moment)
                 before = sum(size for other, size in kept.items() if other < place)

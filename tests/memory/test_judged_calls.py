@@ -96,7 +96,7 @@ def said(peak: int, **run: Any) -> list[str]:
     """The codes of what is said where one run has these fields, and the peak of the forward is so many bytes."""
     runs = Runs((), None, is_eager=True)  # type: ignore[arg-type]
     layouts = Space(typed=lambda name: {"a": t(10), "b": t(4), "open": t("n")}[name])
-    runs.known = {None: Space(layouts=layouts, **run)}  # type: ignore[dict-item]
+    runs.found = [Space(layouts=layouts, **run)]  # type: ignore[list-item]
     codes: list[str] = []
     notes = Space(say=lambda code, _place, text: codes.append(f"{code} {text.split(',')[0]}"))
     program = Space(binding=Space(examples={}), notes=notes)
