@@ -142,12 +142,9 @@ def convolution(low: Lowering, of: Lowered) -> None:
             lies_so = not is_given or low.execution.layouts.has_channels_last(name)
             if not lies_so and shape[1] != 1 and any(size != 1 for size in shape[2:]):
                 # Few channels of a pixel: a block goes along pixels, each of which has them elsewhere.
-                more = (
-                    {"role": "apart"}
-                    if use == "input" and isinstance(shape[1], int) and shape[1] < cudnn.FEW
-                    else {}
-                )
-                reads[place] = low.copied(of, reads[place], low.nbytes(name), use, name, **more)
+                is_few = use == "input" and isinstance(shape[1], int) and shape[1] < cudnn.FEW
+                role = "apart" if is_few else ""
+                reads[place] = low.copied(of, reads[place], low.nbytes(name), use, name, role=role)
     else:
         workspace = kernels.forward_bytes(call, low.execution.layouts)
     x = low.typed(of.names[0])
