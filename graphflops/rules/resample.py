@@ -277,8 +277,8 @@ def deform_conv2d(
 @backward("torchvision.deform_conv2d")
 def deformed_gradient(call: ForwardCall) -> Estimate:
     """All of `_deform_conv2d_backward`, whichever gradients are wanted."""
-    whole = deform_conv2d_backward(call.out.like(), *call.arguments.values())
-    return replace(whole, out=call.gradients())
+    *operands, window = call.arguments.values()
+    return replace(deform_conv2d_backward(call.out.like(), *operands, *window), out=call.gradients())
 
 
 def deformed(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphflops.dims import symbol
-from graphflops.rules.registry import ForwardCall, find_backward
+from tests.one_call import program_of
 from tests.support import price, shapes, t
 
 boxes = symbol("boxes")
@@ -53,13 +53,10 @@ def test_deformable_convolution_samples_every_tap() -> None:
 
 def test_gradients_of_a_deformable_convolution_are_computed_together() -> None:
     """Its one backward operator multiplies for the inputs and for the weight, even if only the weight wants a gradient."""
-    offsets, weight = t(2, 18, 8, 8), t(16, 4, 3, 3, requires_grad=True)
-    given = (t(2, 4, 10, 10), weight, offsets, t(2, 0, 8, 8), t(16), 1, 1, 0, 0, 1, 1, 1, 1, False)
-    names = "x weight offset mask bias stride_h stride_w pad_h pad_w dilation_h dilation_w groups offset_groups use_mask"
-    arguments = dict(zip(names.split(), given, strict=True))
-    rule = find_backward("torchvision.deform_conv2d")
-    assert rule is not None
-    forward = price("torchvision.deform_conv2d.default", *given)
-    back = rule(ForwardCall(forward, arguments, frozenset({"weight"})))
-    assert shapes(back) == [(16, 4, 3, 3)]
-    assert back.matrix_flops == 2 * (2 * (2 * 16 * 8 * 8) * (4 * 3 * 3))
+    weight = t(16, 4, 3, 3, requires_grad=True)
+    operands = (t(2, 4, 10, 10), weight, t(2, 18, 8, 8), t(2, 0, 8, 8), t(16))
+    op, window = "torchvision.deform_conv2d.default", (1, 1, 0, 0, 1, 1, 1, 1, False)
+    (call,) = program_of(op, *operands, *window).main.calls
+    assert call.gradient is not None
+    assert shapes(call.gradient.estimate) == [(16, 4, 3, 3)]
+    assert call.gradient.estimate.matrix_flops == 2 * (2 * (2 * 16 * 8 * 8) * (4 * 3 * 3))
