@@ -60,8 +60,7 @@ class References:
             self.stacks.append(lines or next(reversed(self.stacks), ()))
         self.own = module_variables(nodes)
         # Tensors alone: which variables have the numbers of an open size, no line shows, and no fixed size has any.
-        found = [filter(None, node.outputs) for node in nodes]
-        self.results = [tuple(filter(memory_of.__contains__, names)) for names in found]
+        self.results = [tuple([x for x in node.outputs if x and x in memory_of]) for node in nodes]
         self.last_read = {value: place for place, read in enumerate(self.reads) for value in read}
         self.made = {name: place for place, names in enumerate(self.results) for name in names}
         calls = [*zip(nodes, self.reads, self.results, strict=True)]

@@ -13,7 +13,7 @@ from graphflops.devices import Device, Platform, platform_of
 from graphflops.dims import Dim, Expr, dim_max, evaluate, total
 from graphflops.errors import DimError
 from graphflops.execution.strides import row_major
-from graphflops.graph import Node, Ref
+from graphflops.graph import Ref
 from graphflops.kernels.beside import reduction_bytes
 from graphflops.kernels.kernel import FLOAT_BYTES
 from graphflops.memory.allocator import OPTIMIZER, Allocator, replay
@@ -191,20 +191,17 @@ def _workspaces(program: PricedProgram, device: Device | None, timeline: Timelin
         return []
     last, turn = len(timeline.rows) - 1, timeline.gradients_from
     backward = [moment for moment in uses if turn is not None and moment >= turn]
-    biases = [[node.arguments().get("bias") for node in products[timeline.rows[moment]]] for moment in uses]
-    biased = [
-        moment for moment, each in zip(uses, biases, strict=True) if any(isinstance(x, Ref) for x in each)
-    ]
+    biased = [moment for moment in uses if any(products[timeline.rows[moment]])]
     held = [Held(_CUBLAS, "library", first, last, size) for first in (*uses[:1], *backward[:1])]
     return held + [Held("cuBLASLt", "library", first, last, _LT_WORKSPACE) for first in biased[:1]]
 
 
-def _products(call: PricedCall) -> list[Node]:
-    """The products that a call runs: itself, or those of the graphs nested in it."""
+def _products(call: PricedCall) -> list[bool]:
+    """Whether each product that a call runs, itself or in graphs nested in it, has a bias."""
     if call.node.operator.kind == "product":
-        return [call.node]
+        return [isinstance(call.node.arguments().get("bias"), Ref)]
     runs = [run for run, times in call.estimate.regions if times != 0 and isinstance(run, PricedGraph)]
-    return [node for run in runs for inside in run.calls for node in _products(inside)]
+    return [has_bias for run in runs for inside in run.calls for has_bias in _products(inside)]
 
 
 def _measured(

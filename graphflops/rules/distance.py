@@ -177,10 +177,8 @@ def distance_gradients(call: ForwardCall) -> Estimate:
     """The forward's work for each wanted operand; distances by a product compute both gradients, whichever is wanted."""
     forward, gradients = call.estimate, call.gradients("x1", "x2")
     each = where(compare(">", forward.matrix_flops, 0), 2, len(gradients))
-    vector, roots = each * forward.vector_flops, each * forward.transcendentals
-    return Estimate(
-        gradients, 2 * forward.matrix_flops, vector, roots, reads=(call.out.like(), *forward.reads)
-    )
+    work = each * forward.vector_flops, each * forward.transcendentals
+    return Estimate(gradients, 2 * forward.matrix_flops, *work, reads=(call.out.like(), *forward.reads))
 
 
 @rule("aten._cdist_backward")
