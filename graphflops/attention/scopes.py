@@ -93,7 +93,7 @@ def scope_of_view(view: View) -> Scope:
     scope = Scope(view.graph, view.calls, view.types, view.size)
     defined = {entry.name for entry in view.graph.inputs} | scope.makers.keys()
     for step in scope.steps:
-        for _, operands in _handed(step.node):
+        for _, operands in handed(step.node):
             for name, operand in operands:
                 if name not in defined:
                     scope.bind(scope, name, operand, step.place)
@@ -109,7 +109,7 @@ class GraphScopes:
         while waiting:
             around = self.of(waiting.pop())
             for step in around.steps:
-                for inner, operands in _handed(step.node):
+                for inner, operands in handed(step.node):
                     if inner not in self.known:
                         waiting.append(inner)
                     for name, operand in operands:
@@ -123,7 +123,7 @@ class GraphScopes:
         return self.known[graph]
 
 
-def _handed(node: Node) -> Iterator[tuple[Graph, list[tuple[str, Any]]]]:
+def handed(node: Node) -> Iterator[tuple[Graph, list[tuple[str, Any]]]]:
     """The graphs that a call runs, each with its inputs and their operands; without these if the call changes them."""
     for place, argument in enumerate(node.args):
         if not isinstance(argument, Graph):

@@ -59,7 +59,8 @@ class References:
             lines = code_lines(node.python_stack, node.module_stack)
             self.stacks.append(lines or next(reversed(self.stacks), ()))
         self.own = module_variables(nodes)
-        self.results = [tuple(filter(None, node.outputs)) for node in nodes]
+        # Tensors alone: which variables have the numbers of an open size, no line shows, and no fixed size has any.
+        self.results = [tuple([x for x in node.outputs if x and x in memory_of]) for node in nodes]
         self.last_read = {value: place for place, read in enumerate(self.reads) for value in read}
         self.made = {name: place for place, names in enumerate(self.results) for name in names}
         calls = [*zip(nodes, self.reads, self.results, strict=True)]

@@ -42,8 +42,10 @@ class _CompiledPeaks(Peaks):
 
     def measured(self, execution: CallByCall, graph: PricedGraph, seeds: Seeds) -> Measured:
         """The peak of a graph, its timeline, and how many of the timeline's entries outlive the graph."""
-        inner = [(call, found) for call in execution.calls if (found := self.inside(call))]
-        inside = {call.node.name: dim_max(*(peak.bytes for peak in found)) for call, found in inner}
+        inner = [(call, found) for call in execution.calls if (found := self.inside(call, seeds is not None))]
+        inside = {
+            call.node.name: dim_max(*(peak.bytes + peak.saved for peak in found)) for call, found in inner
+        }
         run = _Run(self.plans.plan(graph, training=seeds is not None), self.meter(graph, execution), inside)
         # Gradients of parameters from an earlier micro-step, to which the new ones are finally added.
         for name in self.earlier(graph, seeds):

@@ -18,7 +18,7 @@ from graphflops.kernels.beside import reduction_bytes
 from graphflops.kernels.kernel import FLOAT_BYTES
 from graphflops.memory.allocator import OPTIMIZER, Allocator, replay
 from graphflops.passes.optimizer import Buffer, Parameter, known_bytes, trained, update
-from graphflops.passes.program import MemoryUse, PricedProgram
+from graphflops.passes.program import MemoryUse, PricedCall, PricedGraph, PricedProgram
 from graphflops.report import ENTRIES, LASTING, Execution, Held, MemoryPhase, PhaseMemory, Row, Timeline
 from graphflops.tensor import grouped
 
@@ -185,16 +185,23 @@ def _workspaces(program: PricedProgram, device: Device | None, timeline: Timelin
     Each thread that multiplies matrices has its own cuBLAS workspace, and the backward runs in a thread of its own.
     """
     size = None if device is None else device.blas_workspace_bytes
-    products = {call.row: call.node for call in program.main.calls if call.node.operator.kind == "product"}
-    uses = [moment for moment, row in enumerate(timeline.rows) if row in products]
+    products = {call.row: _products(call) for call in program.main.calls}
+    uses = [moment for moment, row in enumerate(timeline.rows) if products.get(row)]
     if not size or not uses:
         return []
     last, turn = len(timeline.rows) - 1, timeline.gradients_from
     backward = [moment for moment in uses if turn is not None and moment >= turn]
-    biases = [products[timeline.rows[moment]].arguments().get("bias") for moment in uses]
-    biased = [moment for moment, bias in zip(uses, biases, strict=True) if isinstance(bias, Ref)]
+    biased = [moment for moment in uses if any(products[timeline.rows[moment]])]
     held = [Held(_CUBLAS, "library", first, last, size) for first in (*uses[:1], *backward[:1])]
     return held + [Held("cuBLASLt", "library", first, last, _LT_WORKSPACE) for first in biased[:1]]
+
+
+def _products(call: PricedCall) -> list[bool]:
+    """Whether each product that a call runs, itself or in graphs nested in it, has a bias."""
+    if call.node.operator.kind == "product":
+        return [isinstance(call.node.arguments().get("bias"), Ref)]
+    runs = [run for run, times in call.estimate.regions if times != 0 and isinstance(run, PricedGraph)]
+    return [has_bias for run in runs for inside in run.calls for has_bias in _products(inside)]
 
 
 def _measured(

@@ -13,8 +13,10 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Union
 
-from graphflops.dims import Dim, total
+from graphflops.attention.scopes import handed
+from graphflops.dims import Dim, dim_max, total
 from graphflops.errors import DimError
+from graphflops.graph import Ref, tensor_type
 from graphflops.passes.gradients import Checkpoint, checkpoints
 from graphflops.passes.meter import AGAIN, Meter, Reverse
 from graphflops.passes.optimizer import trained_inputs
@@ -54,11 +56,11 @@ class Peaks:
     def __init__(self, program: PricedProgram, execution: Callable[[PricedGraph, bool], CallByCall]) -> None:
         self.execution, self.program = execution, program
         training = program.training
-        self.training = training is not None  # whether nested graphs hold what their gradients read
         # The graph whose results are summed into the loss, so that their gradients repeat one number.
         self.summed = program.main if training is not None and training.loss in ("sum", "mean") else None
         self.names = program.names
-        self.nested: dict[PricedGraph, Peak] = {}
+        # By nested graph and whether its gradients run too: its peak, and the bytes held as these begin.
+        self.nested: dict[tuple[PricedGraph, bool], tuple[Peak, Dim]] = {}
 
     def of(self, graph: PricedGraph, seeds: Seeds = None) -> Measured:
         """The peak of a graph's own values, their timeline, and how many of its entries outlive the graph's run."""
@@ -69,7 +71,8 @@ class Peaks:
 
     def measured(self, execution: CallByCall, graph: PricedGraph, seeds: Seeds) -> Measured:
         """The same; raises DimError where the formula grows too large."""
-        run = _Liveness(graph, [*map(self.inside, execution.calls)], self.meter(graph, execution), execution)
+        peaks = [self.inside(call, seeds is not None) for call in execution.calls]
+        run = _Liveness(graph, peaks, self.meter(graph, execution), execution)
         return run.measured(seeds, self.earlier(graph, seeds), graph is self.summed)
 
     def meter(self, graph: PricedGraph, execution: CallByCall) -> Meter:
@@ -87,13 +90,38 @@ class Peaks:
         is_first = seeds is None or training is None or training.accumulate == 1
         return () if is_first or graph is not self.program.main else trained_inputs(self.program)
 
-    def inside(self, call: PricedCall) -> list[Peak]:
-        """The peaks of the graphs that run in a call."""
-        runs = [run for run, times in call.estimate.regions if times != 0 and isinstance(run, PricedGraph)]
-        for run in runs:
-            if run not in self.nested:
-                self.nested[run], *_ = self.of(run, run.graph.seeds if self.training else None)
-        return [self.nested[run] for run in runs]
+    def inside(self, call: PricedCall, training: bool) -> list[Peak]:
+        """The peaks of the graphs that run in a call, beside its results."""
+        runs = [(run, times) for run, times in call.estimate.regions if isinstance(run, PricedGraph)]
+        return [self.beside(call, run, times, training) for run, times in runs if times != 0]
+
+    def beside(self, call: PricedCall, run: PricedGraph, times: Dim, training: bool) -> Peak:
+        """The peak of a nested graph. If its results are those of the call, they are in the same memory, and count there.
+
+        What a graph that runs once saves for its gradients is held until the call's gradient is computed.
+        """
+        if (run, training) not in self.nested:
+            found, timeline, _ = self.of(run, run.graph.seeds if training else None)
+            turn = timeline.gradients_from or 0  # before the first moment, nothing is held
+            saved = total(x.bytes for x in timeline.held if x.first < turn <= x.last)
+            self.nested[run, training] = found, saved
+        peak, held = self.nested[run, training]
+        if run.out != call.estimate.out:
+            return peak
+        execution = self.execution(run, training)
+        owners = execution.owners()
+        pairs = zip(run.graph.outputs, call.node.outputs, strict=False)
+        made = [(x.value.name, name) for x, name in pairs if name is not None and isinstance(x.value, Ref)]
+        own = {inner: name for inner, name in made if owners.get(inner) == inner}
+        results = total(value.nbytes for name in own if (value := tensor_type(name, execution.values)))
+        if times != 1 or not training:
+            return Peak(dim_max(0, peak.bytes - results), peak.node)
+        given = [pair for graph, operands in handed(call.node) if graph is run.graph for pair in operands]
+        own.update((name, value.name) for name, value in given if isinstance(value, Ref))
+        saves, kept = execution.saved_values, dim_max(0, held - results)
+        read = {owners.get(name, name) for each in execution.calls for name in saves(each) if name}
+        reads = tuple([own[name] for name in own if name in read])
+        return Peak(dim_max(0, peak.bytes - results - kept), peak.node, kept, reads)
 
 
 class _Liveness:
@@ -117,7 +145,7 @@ class _Liveness:
         self.starts = {
             x: found.first for found in self.checkpoints for x in range(found.first, found.last + 1)
         }
-        self.saved = _saved(self.root, execution, self.starts) if execution.training else {}
+        self.saved = _saved(self.root, execution, self.starts, peaks) if execution.training else {}
         ends = {self.root[name]: len(self.calls) - 1 for name in graph.graph.lasting if name in self.root}
         held = {**execution.held_until(), **ends}
         # In program order, whatever order the caller releases them in.
@@ -166,7 +194,7 @@ class _Liveness:
                 meter.take(output, self.bytes.get(output, 0), "value", output + again)
         beside = self.execution.saved_bytes(call) if self.execution.training else 0
         workspace = self.execution.forward_bytes(call, beside) - total(brief)
-        beside = beside - kept_first
+        beside = beside - kept_first + total(peak.saved for peak in self.peaks[index])
         if released is None:
             workspace = workspace + beside
         elif beside != 0:  # what is saved beside the results was made while they were computed
@@ -234,7 +262,9 @@ def _last_uses(
     return ends
 
 
-def _saved(root: Mapping[str, str], execution: CallByCall, starts: Mapping[int, int]) -> dict[str, int]:
+def _saved(
+    root: Mapping[str, str], execution: CallByCall, starts: Mapping[int, int], peaks: Sequence[Sequence[Peak]]
+) -> dict[str, int]:
     """By value that is saved for gradients, the place of the earliest call whose gradient reads it.
 
     A checkpoint saves its inputs for its first call, and nothing that it makes.
@@ -243,7 +273,8 @@ def _saved(root: Mapping[str, str], execution: CallByCall, starts: Mapping[int, 
     saved: dict[str, int] = {}
     for index, call in enumerate(execution.calls):
         start = starts.get(index)
-        names = execution.saved_values(call) if start is None else [*call.uses]
+        nested = [name for peak in peaks[index] for name in peak.reads]
+        names = [*execution.saved_values(call), *nested] if start is None else [*call.uses]
         for owner in dict.fromkeys(root[name] for name in names if name is not None and name in root):
             if start is None or owner not in made.setdefault(start, set()):
                 saved.setdefault(owner, index if start is None else start)

@@ -201,6 +201,9 @@ class Peak(Record, frozen=True):
 
     bytes: Dim = 0
     node: str = ""
+    # Of a nested graph: bytes beside these that it saves for its gradients, and the values around it that these read.
+    saved: Dim = 0
+    reads: tuple[str, ...] = ()
 
 
 class MemoryUse(Record, frozen=True):

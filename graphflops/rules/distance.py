@@ -172,6 +172,15 @@ def cdist(x1: TensorType, x2: TensorType, p: float = 2.0, compute_mode: int | No
     )
 
 
+@backward("aten.cdist", "aten._euclidean_dist")
+def distance_gradients(call: ForwardCall) -> Estimate:
+    """The forward's work for each wanted operand; distances by a product compute both gradients, whichever is wanted."""
+    forward, gradients = call.estimate, call.gradients("x1", "x2")
+    each = where(compare(">", forward.matrix_flops, 0), 2, len(gradients))
+    work = each * forward.vector_flops, each * forward.transcendentals
+    return Estimate(gradients, 2 * forward.matrix_flops, *work, reads=(call.out.like(), *forward.reads))
+
+
 @rule("aten._cdist_backward")
 def cdist_backward(
     grad: TensorType, x1: TensorType, x2: TensorType, p: float, distances: TensorType

@@ -261,7 +261,7 @@ def suppression(boxes: Dim) -> Dim:
     return n_log_n(boxes) + OVERLAP * floor_div(boxes * (boxes - 1), 2)
 
 
-@rule("torchvision.deform_conv2d", product=("x", "weight"))
+@rule("torchvision.deform_conv2d")
 def deform_conv2d(
     x: TensorType, weight: TensorType, offset: TensorType, mask: TensorType, bias: TensorType, *window: Dim
 ) -> Estimate:
@@ -272,6 +272,13 @@ def deform_conv2d(
     stride, padding, dilation, (groups, _, use_mask) = window[:2], window[2:4], window[4:6], window[6:]
     sizes = downsampled(x.shape[2:], weight.shape[2:], stride, dilation, padding)
     return deformed(x, weight, offset, mask if use_mask else None, bias, sizes, groups)
+
+
+@backward("torchvision.deform_conv2d")
+def deformed_gradient(call: ForwardCall) -> Estimate:
+    """All of `_deform_conv2d_backward`, whichever gradients are wanted."""
+    *operands, window = call.arguments.values()
+    return replace(deform_conv2d_backward(call.out.like(), *operands, *window), out=call.gradients())
 
 
 def deformed(

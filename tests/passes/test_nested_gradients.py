@@ -156,3 +156,49 @@ def test_what_is_written_to_a_result_has_a_gradient() -> None:
     with FlopCounterMode(display=False) as counter:
         results.sum().backward()
     assert counter.get_total_flops() == 2 * PRODUCT
+
+
+class Parts(torch.nn.Module):
+    """A product and four sines, all in one graph, or in graphs nested in it that have a part of the sines each."""
+
+    def __init__(self, parts: int) -> None:
+        super().__init__()
+        self.first = torch.nn.Parameter(torch.ones(WIDTH, WIDTH))
+        self.parts = parts
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x @ self.first
+        for _ in range(self.parts):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                for _ in range(4 // self.parts):
+                    y = y.sin()
+        return y if self.parts else y.sin().sin().sin().sin()
+
+
+@pytest.mark.parametrize("parts", [0, 1, 2, 4])
+def test_what_nested_graphs_save_is_held_until_their_gradients(parts: int) -> None:
+    """The operand, the product and the sines, of which the last is the result; the gradient of a sine, and the next one."""
+    program = torch.export.export(Parts(parts), (torch.ones(ROWS, WIDTH),))
+    report = analyze(program, training=True)
+    assert len(report.rows) == 1 + 4 + parts
+    assert report.backward is not None
+    assert report.totals.peak_bytes <= 4 * (ROWS * WIDTH) * 4  # without gradients, fewer are held
+    assert report.backward.peak_bytes == 4 * (ROWS * WIDTH) * (1 + 1 + 4 + 2)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_results_of_nested_graphs_are_held_once_and_their_products_have_a_workspace(nested: bool) -> None:
+    class Frozen(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.set_grad_enabled(not nested):
+                return self.layer(x)
+
+    program = torch.export.export(Frozen(), (torch.ones(ROWS, WIDTH),))
+    report = analyze(program, device="h200", execution="eager")
+    assert any("wrap" in row.op for row in report.rows) == nested
+    assert report.totals.peak_bytes == 4 * (ROWS * WIDTH) * 2
+    assert report.memory_use[0].workspaces == 2**25 + 2**20  # of cuBLAS and, for the bias, cuBLASLt

@@ -11,6 +11,7 @@ from graphflops.dims import evaluate, floor_div, parse_dim, symbol
 from graphflops.errors import ShapeError
 from graphflops.passes.gradients import gradient
 from graphflops.rules import find
+from graphflops.rules.registry import ForwardCall, find_backward
 from tests.support import price, shapes, t
 
 EINSUM = "aten.einsum.default"
@@ -199,6 +200,15 @@ def test_how_distances_are_computed(rows: int, p: float, mode: int | None, is_pr
     estimate = price("aten._cdist_forward.default", t(5, rows, 8), t(rows, 8), p, mode)
     assert shapes(estimate) == [(5, rows, rows)]
     assert estimate.matrix_flops == (2 * 5 * rows * rows * 8 if is_product else 0)
+
+
+@pytest.mark.parametrize(("rows", "matrix"), [(100, 2 * (2 * 100 * 200 * 32)), (20, 0)])
+def test_gradients_of_distances_by_a_product_are_both_computed(rows: int, matrix: int) -> None:
+    given = {"x1": t(rows, 32), "x2": t(200 if rows > 25 else 25, 32, requires_grad=True)}
+    rule = find_backward("aten.cdist")
+    assert rule is not None
+    back = rule(ForwardCall(price("aten.cdist.default", **given), given, frozenset({"x2"})))
+    assert (back.out, back.matrix_flops) == ((given["x2"].like(),), matrix)
 
 
 def test_cdist_of_an_unknown_number_of_rows_is_decided_later() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from graphflops.dims import symbol
+from tests.one_call import program_of
 from tests.support import price, shapes, t
 
 boxes = symbol("boxes")
@@ -48,3 +49,14 @@ def test_deformable_convolution_samples_every_tap() -> None:
     assert shapes(priced) == [(2, 16, 8, 8)]
     assert priced.matrix_flops == 2 * (2 * 16 * 8 * 8) * (4 * 3 * 3)
     assert priced.vector_flops == (8 + 1) * (2 * 8 * 9 * 64) + 2 * 16 * 64
+
+
+def test_gradients_of_a_deformable_convolution_are_computed_together() -> None:
+    """Its one backward operator multiplies for the inputs and for the weight, even if only the weight wants a gradient."""
+    weight = t(16, 4, 3, 3, requires_grad=True)
+    operands = (t(2, 4, 10, 10), weight, t(2, 18, 8, 8), t(2, 0, 8, 8), t(16))
+    op, window = "torchvision.deform_conv2d.default", (1, 1, 0, 0, 1, 1, 1, 1, False)
+    (call,) = program_of(op, *operands, *window).main.calls
+    assert call.gradient is not None
+    assert shapes(call.gradient.estimate) == [(16, 4, 3, 3)]
+    assert call.gradient.estimate.matrix_flops == 2 * (2 * (2 * 16 * 8 * 8) * (4 * 3 * 3))
