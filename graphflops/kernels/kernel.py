@@ -1,9 +1,12 @@
 """One kernel as a device runs it: its work, its traffic and the sizes that decide how fast it is."""
 
+from __future__ import annotations
+
 from typing import Literal, Union
 
 from msgspec import Struct
 
+from graphflops.base.record import replace
 from graphflops.tensor import DTYPES
 
 # copy: layout conversions, casts and concatenations. transfer: copies from and to the host's memory. other: anything
@@ -50,6 +53,16 @@ class Product(Struct, frozen=True):
     # Whether the same kernel runs repeatedly, as in a benchmark, with operands from memory: each launch starts while the one
     # before ends. Among other kernels a product takes about a tenth longer.
     is_alone: bool = False
+
+    @property
+    def for_a(self) -> Product:
+        """The product that computes the gradient of the first factor: grad x b^T."""
+        return replace(self, n=self.k, k=self.n, layout="nn" if self.layout == "tn" else "tn")
+
+    @property
+    def for_b(self) -> Product:
+        """The product that computes the gradient of the second factor: a^T x grad."""
+        return replace(self, m=self.n, n=self.k, k=self.m, layout="nt")
 
 
 class Attention(Struct, frozen=True):
