@@ -187,8 +187,7 @@ def _sorted_indices(call: PricedCall, layouts: Layouts) -> Dim:
     table, *indices = map(layouts.typed, call.tensors(layouts.values))
     if any(index.dtype.name == "bool" for index in indices):
         return 0  # how many elements a mask selects depends on data
-    shapes = zip_longest(*[index.shape[::-1] for index in indices], fillvalue=1)
-    count = prod([dim_max(*sizes) for sizes in shapes])
+    count = prod(broadcast(*[index.shape for index in indices]))
     later = table.like().nbytes if call.node.operator.name == "embedding" else 0
     return dim_max(0, _LISTS_OF_INDICES[call.node.operator.name] * INDEX_BYTES * count - later)
 

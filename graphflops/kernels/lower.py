@@ -138,8 +138,7 @@ def _softmax(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     if copies:
         x = replace(x, dtype=out.dtype, bits=out.bits)
     axis, work, name = moved.axis_of(call, x.rank), call.cost.arithmetic, call.operator.name
-    kernels = [*copies, moved.softmax(x, axis, work, name, x.full_bytes, out.full_bytes)]
-    return kernels if x.numel else []
+    return [*copies, moved.softmax(x, axis, work, name, x.full_bytes, out.full_bytes)]
 
 
 @moved.on_operand

@@ -3,19 +3,21 @@
 A loss is a pointwise kernel and a reduction; a loss of classes is a softmax and one block that reads each row's class.
 """
 
+from collections.abc import Mapping
 from math import log2, prod
 
 from graphflops.base.record import replace
+from graphflops.cost import Value
 from graphflops.dims import Dim
 from graphflops.execution.strides import HasStrides, row_major
-from graphflops.graph import Ref
+from graphflops.graph import tensor_type
 from graphflops.kernels.beside import OF_GROUPS, largest_power
 from graphflops.kernels.call import ConcreteCall, Sizes, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import FLOAT_BYTES, HALF, Family, Kernel, Rows, Strided
 from graphflops.kernels.moved import copied, elementwise, fill, is_last, pointwise, reduction, softmax
 from graphflops.passes.program import PricedCall, PricedProgram
-from graphflops.tensor import DTYPES, TensorType
+from graphflops.tensor import TensorType
 
 _MANY_ROWS, _FEW_COLUMNS = limits("aten_2", "layer_norm", "many_rows few_columns")
 _ROWS_OF_A_PART, _VECTOR = limits("aten_2", "layer_norm", "rows_of_a_part vector")
@@ -33,7 +35,7 @@ def norm(call: ConcreteCall) -> list[Kernel]:
     if name == "batch_norm":
         return [*in_order, *batch_norm(call, _as_read(call, x))]
     kernel = _kernel(call, x, *call.cost.moved)
-    if x.rank and kernel.sizes is not None and rows_of(call, x).columns % _VECTOR:
+    if x.rank and rows_of(call, x).columns % _VECTOR:
         moments = replace(kernel, written_bytes=0, variant="moments")
         return [*in_order, moments, replace(kernel, variant="applied")]
     return [*in_order, replace(kernel, variant="rms_norm") if name == "rms_norm" else kernel]
@@ -251,7 +253,7 @@ def loss(call: ConcreteCall) -> list[Kernel]:
     if call.operator.name in _OF_CLASSES and x.shape:
         logs = _log_softmax(call, x, "log_softmax", 1)
         small, sums = elementwise(out, 0, 0), reduction(x, x.numel // max(_classes(x), 1))
-        if _is_of_shares(call):
+        if _is_of_shares(call.call, call.values):
             return [*logs, _each(x), sums, small, small]
         smoothed = [sums, *[small] * 8, *[reduction(out, 1)] * 2] if call.arguments.get(_SMOOTHING) else []
         return [*logs, _picked(x, "gather"), *smoothed]
@@ -262,10 +264,10 @@ def _each(x: Tensor) -> Kernel:
     return elementwise(x, 2 * x.full_bytes, x.full_bytes, 2 * x.numel)
 
 
-def _is_of_shares(call: ConcreteCall) -> bool:
+def _is_of_shares(call: PricedCall, values: Mapping[str, Value]) -> bool:
     """Whether the labels are probabilities of classes."""
-    labels = call.operand("labels")
-    return labels is not None and DTYPES[labels.dtype].is_floating
+    labels = tensor_type(call.node.arguments().get("labels"), values)
+    return labels is not None and labels.dtype.is_floating
 
 
 def loss_backward(call: ConcreteCall) -> list[Kernel]:
@@ -275,7 +277,7 @@ def loss_backward(call: ConcreteCall) -> list[Kernel]:
         return []
     if call.operator.name in _OF_CLASSES and x.shape:
         logs, small = _log_softmax(call, x, "log_softmax_backward", 2), [elementwise(x, 0, 0)]
-        if _is_of_shares(call):
+        if _is_of_shares(call.call, call.values):
             return [*small * 2, _each(x), *logs]
         # Smoothing adds a share for each class.
         smoothed = [*small * 6, _each(x)] if call.arguments.get(_SMOOTHING) else []
@@ -306,10 +308,7 @@ def _picked(x: Tensor, family: Family) -> Kernel:
 
 def loss_bytes(call: PricedCall, lie: HasStrides) -> Dim:
     """Bytes of the losses of each element, if the labels are probabilities of classes."""
-    labels = call.node.arguments().get("labels")
-    if not isinstance(labels, Ref) or not lie.typed(labels.name).dtype.is_floating:
-        return 0
-    return lie.typed(call.uses[0]).like().nbytes
+    return lie.typed(call.uses[0]).like().nbytes if _is_of_shares(call, lie.values) else 0
 
 
 def loss_kernels(program: PricedProgram, sizes: Sizes, *, stores_gradients: bool) -> tuple[Kernel, ...]:
