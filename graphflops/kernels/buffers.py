@@ -13,7 +13,7 @@ from graphflops.cost import Value
 from graphflops.dims import Dim, broadcast, dim_max, prod, total
 from graphflops.execution.composed_gradients import gradient_calls, kernel_calls
 from graphflops.execution.layouts import Layouts
-from graphflops.execution.strides import size_hint
+from graphflops.execution.strides import row_major, size_hint
 from graphflops.graph import Ref, tensor_type
 from graphflops.kernels import beside, cudnn
 from graphflops.kernels.choices import limits
@@ -90,7 +90,8 @@ def gradient_buffers(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
         return _sums(call, out, layouts)
     a, b, bias = (tensor_type(call.node.arguments().get(each), values) for each in ("a", "b", "bias"))
     if bias is not None and bias.requires_grad and out.rank:
-        return beside.column_sum_buffers(prod(out.shape[:-1]), out.shape[-1], platform)
+        shape = (prod(out.shape[:-1]), out.shape[-1])
+        return beside.reduction_buffers(shape, row_major(shape), (0,), FLOAT_BYTES, platform)
     factors = [x for x in (a, b) if x is not None]
     if min((x.rank for x in factors), default=0) <= 2:
         return ()  # a matrix has no batches
