@@ -253,12 +253,9 @@ def resident_weights(sizes: Recurrence) -> int:
     return sizes.gates * up(sizes.hidden, _UNITS) ** 2
 
 
-def reserve_bytes(
-    cell: str, out: Dim, layers: int, weights: Dim, *, is_copied: bool, is_training: bool
-) -> Dim:
-    """Bytes of cuDNN's reserve: what gradients read, in training; a copy of bfloat16 weights. out: bytes of the result."""
-    kept = out * (layers * _RESERVED[cell] + layers - 1) if is_training else 0
-    return kept + (weights if is_copied else 0)
+def reserve_bytes(cell: str, out: Dim, layers: int, copied: Dim, *, is_training: bool) -> Dim:
+    """Bytes of cuDNN's reserve: what gradients read, in training. out: bytes of the result. copied: of copies of weights."""
+    return copied + (out * (layers * _RESERVED[cell] + layers - 1) if is_training else 0)
 
 
 class Recurrent(Record, frozen=True):
@@ -286,7 +283,7 @@ class Recurrent(Record, frozen=True):
         is_batch_first, states = arguments.get(_BATCH_FIRST) is True, 2 if name == "lstm" else 1
         x, *others = [each for each in read if each is not None]
         copied, given = total(weight.like().nbytes for weight in others[states:]), x.like().nbytes
-        is_copied, is_training = out.dtype == BFLOAT16, arguments.get(_TRAIN) is True
+        is_training = arguments.get(_TRAIN) is True
         unit, hidden = ceil_div(out.nbytes, directions), known(ceil_div(out.shape[-1], directions))
         sizes = Recurrence(1, 1, 1, hidden, _GATES[name], layers, directions)
         beside = copied + layers * directions * _LAYER_BYTES + (given if is_batch_first else 0)
@@ -296,8 +293,8 @@ class Recurrent(Record, frozen=True):
         )
         transposed = out.like().nbytes if is_batch_first else 0
         unwanted = 0 if x.requires_grad else given
-        of_all = unit * directions
-        reserve = reserve_bytes(name, of_all, layers, copied, is_copied=is_copied, is_training=is_training)
+        kept = copied if out.dtype == BFLOAT16 else 0
+        reserve = reserve_bytes(name, unit * directions, layers, kept, is_training=is_training)
         return Recurrent(reserve, forward, backward + unwanted + dim_max(0, transposed - copied))
 
 
