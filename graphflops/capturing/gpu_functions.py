@@ -330,9 +330,9 @@ class _Layers(torch.autograd.Function):  # type: ignore[misc]
     ) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
             made = _ATEN._cudnn_rnn.default(x, params, each, None, hx, cx, **options)
-            weights, is_copied = sum(weight.nbytes for weight in params), x.dtype == torch.bfloat16
+            copied = sum(weight.nbytes for weight in params) if x.dtype == torch.bfloat16 else 0
             of_result = name, made[0].nbytes, options["num_layers"]
-            size = reserve_bytes(*of_result, weights, is_copied=is_copied, is_training=options["train"])
+            size = reserve_bytes(*of_result, copied, is_training=options["train"])
             reserve = torch.empty(size, dtype=torch.uint8)
         ctx.save_for_backward(x, hx, cx, made[0], reserve, *params)
         ctx.options, ctx.each = options, each

@@ -19,7 +19,6 @@ from graphflops.execution.strides import row_major, size_hint
 from graphflops.graph import tensor_type
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
-from graphflops.kernels.convolution import up
 from graphflops.kernels.kernel import FLOAT_BYTES, HALF, Attention, Kernel, Masking, Pass, Strided
 from graphflops.kernels.moved import copy, copy_to, elementwise, fill, sum_to
 from graphflops.passes.program import PricedCall
@@ -121,7 +120,7 @@ def is_uneven(mask: Tensor) -> bool:
 
 def padded(mask: Tensor, query: Tensor) -> list[Kernel]:
     """The kernels that pad the rows of a mask of numbers to a multiple of what a load takes (`pad_bias` of ATen)."""
-    rows = (*mask.shape[:-1], up(mask.shape[-1], _MASK_ALIGNMENT))
+    rows = (*mask.shape[:-1], rounded(mask.shape[-1], _MASK_ALIGNMENT))
     numbers = replace(mask, dtype=query.dtype, bits=query.bits, nbytes=mask.numel * query.bits // 8)
     return [fill(replace(numbers, shape=rows)), copy_to(replace(numbers, strides=row_major(rows)), numbers)]
 

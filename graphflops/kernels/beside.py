@@ -214,11 +214,6 @@ def sharing_blocks(
     return Blocks(across, down, groups, parts, each, at_once)
 
 
-def column_sum_buffers(rows: Dim, columns: Dim, platform: Platform) -> tuple[Dim, ...]:
-    """Bytes of the buffers for the sum of a matrix's rows in float32, which is the gradient of a bias."""
-    return reduction_buffers((rows, columns), row_major((rows, columns)), (0,), 4, platform)
-
-
 def merged(shape: Shape, steps: Sequence[Shape], order: Iterable[int]) -> list[tuple[Dim, tuple[Dim, ...]]]:
     """Axes in this order, with each tensor's stride; neighbours that are contiguous in all tensors are merged."""
     axes: list[tuple[Dim, tuple[Dim, ...]]] = []

@@ -13,7 +13,7 @@ from graphflops.cost import Value
 from graphflops.dims import Dim, broadcast, dim_max, prod, total
 from graphflops.execution.composed_gradients import gradient_calls, kernel_calls
 from graphflops.execution.layouts import Layouts
-from graphflops.execution.strides import size_hint
+from graphflops.execution.strides import row_major, size_hint
 from graphflops.graph import Ref, tensor_type
 from graphflops.kernels import beside, cudnn
 from graphflops.kernels.choices import limits
@@ -70,46 +70,34 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
 
 def backward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
     """Bytes that the kernels of a call's gradients need beside the gradients."""
-    kind, name, values = call.node.operator.kind, call.node.operator.name, layouts.values
-    out = tensor_type(call.node.outputs[0], values)
-    if kind == "convolution":
-        found = _gradient_of(call, layouts)
+    if call.node.operator.kind == "convolution":
+        found = _convolution_of(call, layouts)
         return 0 if found is None else cudnn.backward_bytes(*found, layouts.platform)
+    return total(formula_tensors(call, layouts)) + total(gradient_buffers(call, layouts))
+
+
+def gradient_buffers(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
+    """Bytes of each buffer that a call's gradients need beside the temporaries of formulas, in the order of allocation."""
+    values, platform = layouts.values, layouts.platform
+    out = tensor_type(call.node.outputs[0], values)
     if out is None:
-        return 0
+        return ()
     if (inside := gradient_calls(call, values)) is not None:
-        return inside.beside + _broadcast_gradients(call, out, layouts)
-    if kind in ("elementwise", "reduction", "scan", "softmax"):
-        return total(formula_tensors(call, layouts)) + _broadcast_gradients(call, out, layouts)
-    if name in _LISTS_OF_INDICES:
-        return _sorted_indices(call, layouts)
-    if kind != "product":
-        return 0
+        return (*_sums(call, out, layouts), inside.beside)
+    if call.node.operator.name in _LISTS_OF_INDICES:
+        return (_sorted_indices(call, layouts),)
+    if call.node.operator.kind != "product":
+        return _sums(call, out, layouts)
     a, b, bias = (tensor_type(call.node.arguments().get(each), values) for each in ("a", "b", "bias"))
     if bias is not None and bias.requires_grad and out.rank:
-        return total(beside.column_sum_buffers(prod(out.shape[:-1]), out.shape[-1], layouts.platform))
+        shape = (prod(out.shape[:-1]), out.shape[-1])
+        return beside.reduction_buffers(shape, row_major(shape), (0,), FLOAT_BYTES, platform)
     factors = [x for x in (a, b) if x is not None]
     if min((x.rank for x in factors), default=0) <= 2:
-        return 0  # a matrix has no batches
+        return ()  # a matrix has no batches
     # A factor's gradient is computed for each batch before the batches are summed, so it needs this many bytes more.
     wide = [(x, prod((*out.shape[:-2], *x.shape[-2:])) - x.numel) for x in factors if x.requires_grad]
-    return dim_max(0, *(x.like((more,)).nbytes for x, more in wide))
-
-
-def partial_sums(call: PricedCall, layouts: Layouts) -> Dim:
-    """Bytes of the buffer in which gradients of a bias, or of a broadcast operand, are summed over many elements."""
-    out = tensor_type(call.node.outputs[0], layouts.values)
-    if out is None or not out.rank:
-        return 0
-    if call.node.operator.kind == "product":
-        return dim_max(0, *beside.column_sum_buffers(prod(out.shape[:-1]), out.shape[-1], layouts.platform))
-    return dim_max(0, *(size for sizes in _sums(call, out, layouts) for size in sizes[:1]))
-
-
-def convolution_buffers(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
-    """Bytes that each gradient of a convolution needs beside it, in the order of computing."""
-    found = _gradient_of(call, layouts)
-    return () if found is None else cudnn.gradient_bytes(*found, layouts.platform)
+    return (dim_max(0, *(x.like((more,)).nbytes for x, more in wide)),)
 
 
 def formula_tensors(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
@@ -129,24 +117,27 @@ def formula_tensors(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
 
 
 def gradients_apart(call: PricedCall, layouts: Layouts) -> Sequence[Sequence[Dim]]:
-    """Bytes beside each gradient of an elementwise call, in the order of computing; nothing if there is only one gradient.
+    """Bytes beside each gradient of a convolution, or of an elementwise call with several, in the order of computing.
 
     A formula's temporaries live until its gradient is computed; gradients of the result's shape or type live until all are.
     """
+    if (found := _convolution_of(call, layouts)) is not None:
+        return [(size,) for size in cudnn.gradient_bytes(*found, layouts.platform)]
     out = tensor_type(call.node.outputs[0], layouts.values)
     if out is None or call.gradient is None or len(call.gradient.gradients) < 2:
         return ()
     if gradient_calls(call, layouts.values) is not None:
         return ()
-    found = _gradients(call, out, layouts)
+    if not (made := _gradients(call, out, layouts)):
+        return ()
     parts: list[list[Dim]] = []
     wide: list[Dim] = []
     for place, _ in sorted(call.gradient.gradients, reverse=is_last_operand_first(call)):
-        wide += found[place].wide if place in found else []
-        parts.append([*(found[place].made if place in found else []), *wide])
-    summing = total(wide) + _broadcast_gradients(call, out, layouts)
+        wide += made[place].wide if place in made else []
+        parts.append([*(made[place].made if place in made else []), *wide])
+    summing = total(wide) + total(_sums(call, out, layouts))
     parts[-1].append(dim_max(0, summing - total(parts[-1])))
-    return parts if found else ()
+    return parts
 
 
 def is_last_operand_first(call: PricedCall) -> bool:
@@ -184,15 +175,12 @@ def _gradients(call: PricedCall, out: TensorType, layouts: Layouts) -> dict[int,
     return found
 
 
-def _broadcast_gradients(call: PricedCall, out: TensorType, layouts: Layouts) -> Dim:
-    """The largest buffer for summing gradients of the result's shape to those of broadcast operands."""
-    return dim_max(0, *map(total, _sums(call, out, layouts)))
-
-
-def _sums(call: PricedCall, out: TensorType, layouts: Layouts) -> list[tuple[Dim, ...]]:
+def _sums(call: PricedCall, out: TensorType, layouts: Layouts) -> Sequence[Dim]:
+    """The largest buffers for summing gradients of the result's shape to those of broadcast operands."""
     strides, platform = layouts.of(call.node.outputs[0] or ""), layouts.platform
     axes = [each.axes for each in _gradients(call, out, layouts).values() if each.axes]
-    return [beside.reduction_buffers(out.shape, strides, each, FLOAT_BYTES, platform) for each in axes]
+    found = [beside.reduction_buffers(out.shape, strides, each, FLOAT_BYTES, platform) for each in axes]
+    return [dim_max(*sizes) for sizes in zip_longest(*found, fillvalue=0)]
 
 
 def _sorted_indices(call: PricedCall, layouts: Layouts) -> Dim:
@@ -200,8 +188,7 @@ def _sorted_indices(call: PricedCall, layouts: Layouts) -> Dim:
     table, *indices = map(layouts.typed, call.tensors(layouts.values))
     if any(index.dtype.name == "bool" for index in indices):
         return 0  # how many elements a mask selects depends on data
-    shapes = zip_longest(*[index.shape[::-1] for index in indices], fillvalue=1)
-    count = prod([dim_max(*sizes) for sizes in shapes])
+    count = prod(broadcast(*[index.shape for index in indices]))
     later = table.like().nbytes if call.node.operator.name == "embedding" else 0
     return dim_max(0, _LISTS_OF_INDICES[call.node.operator.name] * INDEX_BYTES * count - later)
 
@@ -244,21 +231,17 @@ def kept_operands(call: PricedCall, values: Mapping[str, Value]) -> Sequence[str
     return names[place : place + 1] if place is not None else []
 
 
-def _convolution_of(call: PricedCall, layouts: Layouts) -> tuple[Convolution, Layout] | None:
-    """A convolution and the layout of its tensors; None for element types without tensor cores."""
-    found = Convolution.of(call, layouts.values)
+def _convolution_of(call: PricedCall, layouts: Layouts) -> tuple[Convolution, Layout, Sequence[Dim]] | None:
+    """A convolution, the layout of its tensors, and the strides of its result's gradient.
+
+    None for other calls, and for element types without tensor cores.
+    """
+    found = Convolution.of(call, layouts.values) if call.node.operator.kind == "convolution" else None
     if found is None or not (found.is_half or found.is_single):
         return None
-    x, weight = (layouts.operand(call.node.arguments(), name) for name in ("x", "weight"))
-    return found, Layout.of(found.x.shape, layouts.of(x), found.weight.shape, layouts.of(weight))
-
-
-def _gradient_of(call: PricedCall, layouts: Layouts) -> tuple[Convolution, Layout, Sequence[Dim]] | None:
-    """A convolution, the layout of its tensors, and the strides of its result's gradient."""
-    found = _convolution_of(call, layouts)
-    if found is None:
-        return None
-    return *found, layouts.of(layouts.operand(call.node.arguments(), "grad") or call.node.outputs[0] or "")
+    x, weight, grad = (layouts.operand(call.node.arguments(), name) for name in ("x", "weight", "grad"))
+    layout = Layout.of(found.x.shape, layouts.of(x), found.weight.shape, layouts.of(weight))
+    return found, layout, layouts.of(grad or call.node.outputs[0] or "")
 
 
 def _reduction(call: PricedCall, layouts: Layouts, out: TensorType) -> Dim:

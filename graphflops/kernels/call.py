@@ -104,21 +104,19 @@ class Sizes:
             return None
 
 
-class ConcreteCall:
+class ConcreteCall(Struct, eq=False, dict=True):
     """A call as it runs: operands by argument name; results and costs as numbers."""
 
-    def __init__(
-        self,
-        call: PricedCall,
-        values: Mapping[str, Value],
-        strides: Mapping[str, tuple[Dim, ...]],
-        sizes: Sizes,
-        is_copy: bool | None = None,  # whether `reshape` or `contiguous` copies; None if the estimate decides
-        attention_kernel: AttentionKernel | None = None,  # that PyTorch chooses; None for other calls
-    ) -> None:
-        self.call, self.values, self.strides, self.sizes = call, values, strides, sizes
-        self.operator, self.estimate, self.gradient = call.node.operator, call.estimate, call.gradient
-        self.is_copy, self.attention_kernel = is_copy, attention_kernel
+    call: PricedCall
+    values: Mapping[str, Value]
+    strides: Mapping[str, tuple[Dim, ...]]
+    sizes: Sizes
+    is_copy: bool | None = None  # whether `reshape` or `contiguous` copies; None if the estimate decides
+    attention_kernel: AttentionKernel | None = None  # that PyTorch chooses; None for other calls
+
+    def __post_init__(self) -> None:
+        given = self.call
+        self.operator, self.estimate, self.gradient = given.node.operator, given.estimate, given.gradient
         self.known: dict[str, Tensor | None] = {}
 
     @property
@@ -200,9 +198,8 @@ class ConcreteCall:
     @cached_property
     def backward_cost(self) -> Work:
         """The gradients' work and traffic; nothing if there are none."""
-        return (
-            Work() if self.gradient is None else Work(*map(self.sizes, astuple(self.gradient.estimate.cost)))
-        )
+        cost = () if self.gradient is None else astuple(self.gradient.estimate.cost)
+        return Work(*map(self.sizes, cost))
 
 
 class Work(Struct, frozen=True):

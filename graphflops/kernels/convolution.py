@@ -96,8 +96,10 @@ class Convolution(Struct, eq=False, dict=True):
         is_long = self.axes == 1 and self.taps > _LONG_WINDOW and self.steps > _LONG_SUM
         self.is_long = is_long and self.is_half and not self.is_power
         self.packed = max(_FEWEST_PACKED, power_of_two(self.wide))  # channels where groups share a kernel
+        # The largest powers of two that these are multiples of, at most 8.
         sizes = (self.positions, self.channels, self.results)
-        self.positions_align, self.channels_align, self.results_align = map(alignment_of, sizes)
+        aligned = (math.gcd(size, _MOST_ALIGNED) for size in sizes)
+        self.positions_align, self.channels_align, self.results_align = aligned
         # Tensor cores read channels in multiples of this.
         self.alignment = _ALIGNED_BYTES * 8 // self.x.dtype.bits
         self.is_aligned = self.channels % self.alignment == self.results % self.alignment == 0
@@ -152,11 +154,6 @@ _convolution = lru_cache(maxsize=1024)(Convolution)  # memory and time need the 
 def up(size: int, step: int) -> int:
     """The next multiple of a step."""
     return -(-size // step) * step
-
-
-def alignment_of(size: int) -> int:
-    """The largest power of two, at most 8, that a size is a multiple of."""
-    return math.gcd(size, _MOST_ALIGNED)
 
 
 def power_of_two(size: int) -> int:

@@ -367,9 +367,8 @@ def convolution(call: ConcreteCall) -> list[Kernel]:
     problem, out, cost = Problem.of(call), call.out, call.cost
     if problem is None:
         return [] if out is None else [Kernel("convolution", out.dtype, cost.matrix_flops, 0, *cost.moved)]
-    if call.operand("grad") is not None:  # the recorded operator that computes the gradients
-        products = problem.conv.wants_x + problem.conv.wants_weight
-        return _gradients(problem, cost.matrix_flops // max(products, 1))
+    if call.operand("grad") is not None:
+        return convolution_backward(call)
     bias, out = call.operand("bias"), problem.out
     kernels = put_in_order(problem.x, is_last=problem.is_channels_last) + problem.kernels(cost.matrix_flops)
     if bias is not None and bias.dtype != "int32":  # integer convolutions start their sums from the bias
@@ -380,14 +379,12 @@ def convolution(call: ConcreteCall) -> list[Kernel]:
 
 
 def convolution_backward(call: ConcreteCall) -> list[Kernel]:
-    """The kernels of a convolution's gradients."""
-    problem = Problem.of(call)
-    return [] if problem is None else _gradients(problem, call.cost.matrix_flops)
-
-
-def _gradients(problem: Problem, flops: int) -> list[Kernel]:
     """A convolution for each wanted gradient of operand and weight, and a sum for that of the bias."""
-    conv, kernels = problem.conv, list[Kernel]()
+    if (problem := Problem.of(call)) is None:
+        return []
+    conv, kernels, flops = problem.conv, list[Kernel](), call.cost.matrix_flops
+    if call.operand("grad") is not None:  # the recorded operator, whose work is that of all gradients
+        flops //= max(conv.wants_x + conv.wants_weight, 1)
     if conv.wants_x:
         kernels += replace(problem, phase="input_gradient").kernels(flops)
     if conv.wants_weight:

@@ -63,10 +63,8 @@ def _as_forward(call: ConcreteCall, forward: Op) -> ConcreteCall:
             uses.append(ref.name)
         turn += isinstance(x, TensorType) or name not in own
     incoming = next((ref.name for name in _OUTGOING if isinstance(ref := own.get(name), Ref)), "")
-    rest = tuple([(name, value) for name, value in own.items() if name != names[0]])
-    node = replace(
-        given.node, op=forward.spelling, args=(own.get(names[0]),), kwargs=rest, outputs=(incoming,)
-    )
+    known = tuple(own.items())
+    node = replace(given.node, op=forward.spelling, args=(), kwargs=known, outputs=(incoming,))
     writes = tuple([x for x, _ in made]) if given.estimate.writes is None else given.estimate.writes
     estimate = replace(given.estimate, out=(values.get(incoming),), writes=writes)
     gradient = Backward(given.estimate, tuple([(place, True) for place in wanting]))
@@ -255,10 +253,11 @@ def _softmax_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel
     """For a softmax, the gradient is first multiplied by the result; a log-softmax needs no product."""
     if not out.numel:
         return []
-    size, name = out.full_bytes, call.operator.name
+    size, name, axis = out.full_bytes, call.operator.name, moved.axis_of(call, out.rank)
     product = [] if name.startswith("log") else [moved.elementwise(out, 2 * size, size, out.numel)]
     cast = [moved.copy(out, x.bits)] if is_converted_before(x.dtype, out.dtype) else []
-    return [*product, moved.softmax_kernel(call, out, f"{name}_backward", 2 * size, size), *cast]
+    kernel = moved.softmax(out, axis, call.cost.arithmetic, f"{name}_backward", 2 * size, size)
+    return [*product, kernel, *cast]
 
 
 def _resampling_backward(call: ConcreteCall) -> list[Kernel]:
@@ -291,9 +290,8 @@ _BY_NAME: Mapping[str, moved.Lowering] = by_name(
     {
         "col2im": moved.on_operand(lambda call, x, out: images.columns(call, out, x)),
         "im2col": moved.on_operand(lambda call, x, out: images.image(call, out, x)),
-        "pixel_shuffle": moved.on_operand(lambda call, x, out: [moved.shuffled(x)]),
-        "roll": forward_kernels,  # the gradient is rolled back
-        "weight_norm": rowwise.weight_norm,
+        # A gradient is moved back, or scaled, by the same kernel.
+        **dict.fromkeys(("pixel_shuffle", "roll", "weight_norm"), forward_kernels),
     }
 )
 _BACKWARD: Mapping[str, moved.Lowering] = {

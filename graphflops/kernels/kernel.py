@@ -1,10 +1,13 @@
 """One kernel as a device runs it: its work, its traffic and the sizes that decide how fast it is."""
 
+from __future__ import annotations
+
 from math import prod
 from typing import Literal, Union
 
 from msgspec import Struct
 
+from graphflops.base.record import replace
 from graphflops.tensor import DTYPES
 
 # copy: layout conversions, casts and concatenations. transfer: copies from and to the host's memory. other: anything
@@ -55,6 +58,16 @@ class Product(Struct, frozen=True):
     # before ends. Among other kernels a product takes about a tenth longer.
     is_alone: bool = False
 
+    @property
+    def for_a(self) -> Product:
+        """The product that computes the gradient of the first factor: grad x b^T."""
+        return replace(self, n=self.k, k=self.n, layout="nn" if self.layout == "tn" else "tn")
+
+    @property
+    def for_b(self) -> Product:
+        """The product that computes the gradient of the second factor: a^T x grad."""
+        return replace(self, m=self.n, n=self.k, k=self.m, layout="nt")
+
 
 class Attention(Struct, frozen=True):
     """Scaled dot-product attention."""
@@ -90,12 +103,8 @@ class Convolution(Struct, frozen=True):
     @property
     def product(self) -> Product:
         """The product of pixels and filters that it is if windows are single positions, and channels lie innermost."""
-        pixels, channels, filters = self.batch * prod(self.result), self.channels, self.filters
-        if self.phase == "weight_gradient":
-            return Product(filters, channels, pixels, layout="nt")
-        if self.phase == "input_gradient":
-            return Product(pixels, channels, filters, layout="nn")
-        return Product(pixels, filters, channels)
+        product = Product(self.batch * prod(self.result), self.filters, self.channels)
+        return {"input_gradient": product.for_a, "weight_gradient": product.for_b}.get(self.phase, product)
 
 
 class Rows(Struct, frozen=True):

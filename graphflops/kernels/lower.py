@@ -137,8 +137,8 @@ def _softmax(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     copies = moved.copied(call)
     if copies:
         x = replace(x, dtype=out.dtype, bits=out.bits)
-    kernels = [*copies, moved.softmax_kernel(call, x, call.operator.name, x.full_bytes, out.full_bytes)]
-    return kernels if x.numel else []
+    axis, work, name = moved.axis_of(call, x.rank), call.cost.arithmetic, call.operator.name
+    return [*copies, moved.softmax(x, axis, work, name, x.full_bytes, out.full_bytes)]
 
 
 @moved.on_operand

@@ -8,7 +8,7 @@ from math import prod
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import all_constants
 from graphflops.kernels.kernel import Kernel, Product, Rows
-from graphflops.kernels.products import Problem
+from graphflops.kernels.products import multiplied
 
 # The words of operators, by the way in which they process matrices.
 _WAYS = {
@@ -57,7 +57,7 @@ def decomposition_gradient(call: ConcreteCall) -> list[Kernel]:
         return []
     x, (products, solutions, copies) = call.operands[0], counts
     batch, n, nbytes = prod(x.shape[:-2]), min(x.shape[-2:]), x.full_bytes
-    product = Problem(Product(n, n, n, batch, "nn"), x.dtype, x.bits).kernel()
+    product = multiplied(Product(n, n, n, batch, "nn"), x)
     copy = Kernel("copy", x.dtype, 0, 0, nbytes, nbytes, variant="strided")
     solution = _decomposed("triangular", x, 0, nbytes, nbytes)
     return [product] * products + [solution] * solutions + [copy] * copies

@@ -156,27 +156,21 @@ def rows_kernel(family: Family, like: Tensor, call: ConcreteCall, read: int, wri
     return Kernel(family, like.dtype, 0, call.cost.arithmetic, read, written, sizes, variant)
 
 
-def softmax_kernel(call: ConcreteCall, x: Tensor, variant: str, read: int, written: int) -> Kernel:
-    """A softmax or its gradient along the call's axis."""
-    kernel = replace(rows_kernel("softmax", x, call, read, written), variant=variant)
-    return along(axis_of(call, x.rank), x, kernel)
+def softmax(x: Tensor, axis: int, work: int, variant: str, read: int, written: int) -> Kernel:
+    """A softmax or its gradient. Along an outer axis, a block has neighbouring rows, and threads share long rows.
 
-
-def along(axis: int, x: Tensor, kernel: Kernel) -> Kernel:
-    """A softmax along an axis: if it is an outer axis, a block has neighbouring rows, and threads share long rows.
-
-    In its sizes, a row is what a full block processes, with as many columns as one thread loops over.
+    A row is then what a full block processes, with as many columns as one thread loops over.
     """
-    inner = prod(x.shape[axis + 1 :])
-    if inner <= 1:
-        return kernel
-    across = min(power_of_two(inner), _SOFTMAX_THREADS)
-    length = x.shape[axis]
-    shared = min(_SOFTMAX_THREADS // across, length) if across <= _FEW and length >= _FEW else 1
-    blocks = x.numel // max(length * inner, 1) * -(-inner // across)
-    rows = Rows(-(-blocks * across * shared // _SOFTMAX_THREADS), -(-length // shared), is_inner=False)
-    parts = ("outer", *["shared"] * (shared > 1), *["backward"] * kernel.variant.endswith("backward"))
-    return replace(kernel, sizes=rows, variant="_".join(parts))
+    length, inner = x.shape[axis] if x.rank else 1, prod(x.shape[axis + 1 :])
+    rows = Rows(x.numel // max(length, 1), length)
+    if inner > 1:
+        across = min(power_of_two(inner), _SOFTMAX_THREADS)
+        shared = min(_SOFTMAX_THREADS // across, length) if across <= _FEW and length >= _FEW else 1
+        blocks = x.numel // max(length * inner, 1) * -(-inner // across)
+        rows = Rows(-(-blocks * across * shared // _SOFTMAX_THREADS), -(-length // shared), is_inner=False)
+        parts = ("outer", *["shared"] * (shared > 1), *["backward"] * variant.endswith("backward"))
+        variant = "_".join(parts)
+    return Kernel("softmax", x.dtype, 0, work, read, written, rows, variant)
 
 
 def axis_of(call: ConcreteCall, rank: int) -> int:

@@ -35,70 +35,46 @@ _FEW_ROWS, _TILE, _FEW_TILES = limits("aten_2", "biased", "few_rows tile few_til
 _DEEP, _RESULTS, _MOST_RESULTS = limits("aten_2", "biased", "deep results most_results")
 
 
-class Problem(Record, frozen=True):
-    """A matrix product with its element type."""
-
-    sizes: Product
-    dtype: str
-    bits: int
-
-    def kernel(self, *, with_bias: bool = False) -> Kernel:
-        """The kernel that computes it; the epilogue adds a bias."""
-        batch, m, n, k = self.sizes.batch, self.sizes.m, self.sizes.n, self.sizes.k
-        flops, added = 2 * batch * m * n * k, with_bias * m * n
-        read = ((m * k + k * n) * batch + with_bias * n) * self.bits // 8
-        written = batch * m * n * self.bits // 8
-        return Kernel("matmul", self.dtype, flops, added, read, written, self.sizes)
-
-    @property
-    def for_a(self) -> Problem:
-        """The product that computes the gradient of the first operand: grad x b^T."""
-        was = self.sizes
-        layout = "nn" if was.layout == "tn" else "tn"
-        return replace(self, sizes=replace(was, n=was.k, k=was.n, layout=layout))
-
-    @property
-    def for_b(self) -> Problem:
-        """The product that computes the gradient of the second operand: a^T x grad."""
-        was = self.sizes
-        return replace(self, sizes=replace(was, m=was.n, n=was.k, k=was.m, layout="nt"))
+def multiplied(sizes: Product, like: Tensor, *, with_bias: bool = False) -> Kernel:
+    """The kernel of a product of matrices with the elements of `like`; its epilogue adds a bias."""
+    batch, m, n, k = sizes.batch, sizes.m, sizes.n, sizes.k
+    read = ((m * k + k * n) * batch + with_bias * n) * like.bits // 8
+    written = batch * m * n * like.bits // 8
+    return Kernel("matmul", like.dtype, 2 * batch * m * n * k, with_bias * m * n, read, written, sizes)
 
 
 def product(call: ConcreteCall) -> list[Kernel]:
     """The product after the copies that it needs; if the operand is not contiguous, a separate kernel adds the bias."""
-    problem = problem_of(call)
-    if problem is None:
+    if (found := _problem(call)) is None:
         return []
+    sizes, like = found
     if call.operator.name == "grouped_mm":
-        return _of_groups(call, problem)
+        return _of_groups(call, sizes, like.dtype)
     x, bias, out, kernels = call.operand("a"), call.operand("bias"), call.out, copied(call)
     if call.operator.name == "linear" and x is not None and x.rank > 2 and not x.is_contiguous:
-        if kernels:
-            problem = replace(problem, sizes=replace(problem.sizes, layout="tn"))
-        if bias is None or out is None:
-            return [*kernels, problem.kernel()]
-        added = pointwise(out, [out, bias], out.full_bytes + bias.nbytes, out.full_bytes, out.numel)
-        return [*kernels, problem.kernel(), added]
+        kernels.append(multiplied(replace(sizes, layout="tn") if kernels else sizes, like))
+        if bias is not None and out is not None:
+            read = out.full_bytes + bias.nbytes
+            kernels.append(pointwise(out, [out, bias], read, out.full_bytes, out.numel))
+        return kernels
     if bias is not None and out is not None and bias.rank > 1:  # the result starts as a copy of the bias
         kernels.append(elementwise(out, bias.nbytes, out.full_bytes))
         bias = None
-    algorithm = _algorithm(call, problem, with_bias=bias is not None)
-    sizes = replace(problem.sizes, algorithm=algorithm)
-    kernel = replace(problem, sizes=sizes).kernel(with_bias=bias is not None)
+    algorithm = _algorithm(call, sizes, like.dtype, with_bias=bias is not None)
+    kernel = multiplied(replace(sizes, algorithm=algorithm), like, with_bias=bias is not None)
     operands = [call.operand("a"), call.operand("b", "weight")]
-    if problem.dtype == "int8" or len({x.bits for x in operands if x is not None}) > 1:  # mixed widths
+    if like.dtype == "int8" or len({x.bits for x in operands if x is not None}) > 1:  # mixed widths
         kernel = replace(kernel, read_bytes=call.cost.read_bytes, written_bytes=call.cost.written_bytes)
     return [*kernels, kernel]
 
 
-def _algorithm(call: ConcreteCall, problem: Problem, *, with_bias: bool) -> ProductAlgorithm:
+def _algorithm(call: ConcreteCall, sizes: Product, dtype: str, *, with_bias: bool) -> ProductAlgorithm:
     """How a product is computed; cuBLASLt chooses for float32 with a bias, by the number of tiles and the length of sums."""
-    sizes = problem.sizes
     if call.operator.word == "_int_mm":
         return "int8" if sizes.layout == "tn" else "int8_across"
     if call.operator.name == "scaled_mm" and any(x.numel > 1 for x in call.operands[2:4]):
         return "scaled_rows"
-    is_chosen = with_bias and problem.dtype == "float32" and sizes.layout == "tn" and sizes.batch == 1
+    is_chosen = with_bias and dtype == "float32" and sizes.layout == "tn" and sizes.batch == 1
     if not is_chosen or sizes.m <= _FEW_ROWS or sizes.n == 1:
         return ""
     if -(-sizes.m // _TILE) * -(-sizes.n // _TILE) <= _FEW_TILES:
@@ -106,47 +82,46 @@ def _algorithm(call: ConcreteCall, problem: Problem, *, with_bias: bool) -> Prod
     return "long" if sizes.m * sizes.n < min(_RESULTS * sizes.k, _MOST_RESULTS) else "tn"
 
 
-def _of_groups(call: ConcreteCall, problem: Problem) -> list[Kernel]:
+def _of_groups(call: ConcreteCall, sizes: Product, dtype: str) -> list[Kernel]:
     """One kernel multiplies the rows of each group by the group's matrix; another finds where groups begin.
 
     Which groups have rows depends on data: the matrices read are as many as expected if rows fall into groups at random.
     """
     weight = max(call.operands, key=lambda operand: operand.rank)
-    groups, rows = max(weight.shape[0], 1), problem.sizes.m
-    sizes = replace(problem.sizes, m=-(-rows // groups), batch=groups)
+    groups, rows = max(weight.shape[0], 1), sizes.m
+    sizes = replace(sizes, m=-(-rows // groups), batch=groups)
     read, written = call.cost.moved
     if call.operands[0].rank == 2 < weight.rank:
         unread = min(rows, groups) - groups * (1 - (1 - 1 / groups) ** rows)
         read -= int(unread * weight.full_bytes / groups)
         sizes = replace(sizes, algorithm="grouped")
-    kernel = Kernel("matmul", problem.dtype, call.cost.matrix_flops, 0, read, written, sizes)
+    kernel = Kernel("matmul", dtype, call.cost.matrix_flops, 0, read, written, sizes)
     return [Kernel("elementwise", "int64"), kernel]
 
 
 def product_backward(call: ConcreteCall) -> list[Kernel]:
     """One product for each factor that wants a gradient, and a sum over rows if a bias wants one."""
-    problem = problem_of(call)
-    if problem is None:
+    if (found := _problem(call)) is None:
         return []
-    kernels = []
-    a, b = call.operand("a"), call.operand("b", "weight")
-    is_first = b is not None and b.rank < 2  # a vector
-    for_b = problem.for_a if is_first else problem.for_b
-    for operand, other, gradient in ((a, b, problem.for_a), (b, a, for_b)):
+    sizes, like = found
+    kernels, a, b = list[Kernel](), call.operand("a"), call.operand("b", "weight")
+    for_b = sizes.for_a if b is not None and b.rank < 2 else sizes.for_b  # a vector is the first factor
+    for operand, other, gradient in ((a, b, sizes.for_a), (b, a, for_b)):
         if operand is not None and operand.requires_grad:
             vectors = [x for x in (other, b) if x is not None and x.rank < 2]
             if len(vectors) == 2:  # a column times a row; if the first operand is a vector it has one row
                 read = operand.shape[-1] * operand.bits // 8 + (0 if call.out is None else call.out.nbytes)
                 kernels.append(elementwise(operand, read, operand.full_bytes, operand.numel))
             else:
-                kernels.append(gradient.kernel())
+                kernels.append(multiplied(gradient, like))
             kernels += _over_batches(operand, other, call.out)
     bias, is_of_rows = call.operand("bias"), call.operator.name == "linear"
     if bias is not None and bias.requires_grad and call.out is not None:
         is_summed = is_of_rows or bias.numel < call.out.numel
-        kernels += [reduction(call.out, problem.sizes.n, is_inner=False)] * is_summed
+        kernels += [reduction(call.out, sizes.n, is_inner=False)] * is_summed
     if not kernels:  # operands without canonical names, such as those of einsum: one product per gradient
-        kernels = [problem.for_a.kernel(), problem.for_b.kernel()][: len(call.gradients)]
+        each = (sizes.for_a, sizes.for_b)[: len(call.gradients)]
+        kernels = [multiplied(gradient, like) for gradient in each]
     return [*copied(call, again=True), *kernels]
 
 
@@ -160,15 +135,15 @@ def _over_batches(operand: Tensor, other: Tensor | None, out: Tensor | None) -> 
     return [reduction(each, operand.numel, is_inner=False)] if repeats > 1 else []
 
 
-def problem_of(call: ConcreteCall) -> Problem | None:
-    """The sizes of a product; k is derived from the FLOPs, whatever the operator."""
+def _problem(call: ConcreteCall) -> tuple[Product, Tensor] | None:
+    """The sizes of a product, and a factor with the type that is multiplied; k is derived from the FLOPs."""
     out = call.out
     if out is None or not out.numel or not call.cost.matrix_flops or not call.operands:
         return None
     a, b = call.operand("a") or call.operands[0], call.operand("b", "weight")
     k = max(call.cost.matrix_flops // (2 * out.numel), 1)
     own = call.estimate.matrix_dtype  # where the rule states one
-    dtype = a.dtype if own is None else own.name
+    like = a if own is None else replace(a, dtype=own.name)
     batch, n = 1, out.shape[-1] if out.rank else 1
     if b is not None and b.rank < 2:  # a vector: all results are in one column
         n = out.numel
@@ -180,7 +155,7 @@ def problem_of(call: ConcreteCall) -> Problem | None:
     # The first letter is that of the second operand, in the order of BLAS: t if k is innermost.
     is_t = call.operator.name == "linear" or (b is not None and b.is_transposed)
     layouts: tuple[Layout, Layout] = ("tt", "nt") if a.is_transposed else ("tn", "nn")
-    return Problem(Product(m, n, k, batch, layouts[not is_t]), dtype, a.bits)
+    return Product(m, n, k, batch, layouts[not is_t]), like
 
 
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
@@ -206,7 +181,7 @@ def recurrent(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
         gates = sizes.gates * sizes.hidden
         size = sizes.batch * gates * x.bits // 8
         gated = elementwise(x, 2 * size, size // sizes.gates, 3 * sizes.batch * gates)
-        return [*[problem.kernel() for problem in _of_cell(x, sizes)], gated]
+        return [*[multiplied(each, x) for each in _of_cell(sizes)], gated]
     turned = [copy(_steps_first(x))] if _is_batch_first(call) else []
     return [*turned, Kernel("recurrence", x.dtype, call.cost.matrix_flops, 0, *call.cost.moved, sizes)]
 
@@ -225,8 +200,8 @@ def recurrent_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kerne
     grads = replace(x, shape=(rows, gates), strides=(gates, 1), nbytes=size)
     kernels = [elementwise(x, 2 * size, size, 3 * rows * gates)]
     kernels += [reduction(grads, gates, is_inner=False)] * 2
-    for problem in _of_cell(x, sizes):
-        kernels += [problem.for_a.kernel(), problem.for_b.kernel()]
+    for each in _of_cell(sizes):
+        kernels += [multiplied(each.for_a, x), multiplied(each.for_b, x)]
     return kernels
 
 
@@ -262,10 +237,9 @@ def _sizes(call: ConcreteCall, phase: Pass) -> Recurrence:
     return Recurrence(steps, batch, x.shape[-1] if x.rank else 1, hidden, gates, layers, directions, phase)
 
 
-def _of_cell(x: Tensor, sizes: Recurrence) -> list[Problem]:
+def _of_cell(sizes: Recurrence) -> list[Product]:
     """The products of operand and state with the weights of all gates."""
-    widths, gates = (sizes.inputs, sizes.hidden), sizes.gates * sizes.hidden
-    return [Problem(Product(sizes.batch, gates, width), x.dtype, x.bits) for width in widths]
+    return [Product(sizes.batch, sizes.gates * sizes.hidden, width) for width in (sizes.inputs, sizes.hidden)]
 
 
 def is_resident(sizes: Recurrence, dtype: str) -> bool:
@@ -279,12 +253,9 @@ def resident_weights(sizes: Recurrence) -> int:
     return sizes.gates * up(sizes.hidden, _UNITS) ** 2
 
 
-def reserve_bytes(
-    cell: str, out: Dim, layers: int, weights: Dim, *, is_copied: bool, is_training: bool
-) -> Dim:
-    """Bytes of cuDNN's reserve: what gradients read, in training; a copy of bfloat16 weights. out: bytes of the result."""
-    kept = out * (layers * _RESERVED[cell] + layers - 1) if is_training else 0
-    return kept + (weights if is_copied else 0)
+def reserve_bytes(cell: str, out: Dim, layers: int, copied: Dim, *, is_training: bool) -> Dim:
+    """Bytes of cuDNN's reserve: what gradients read, in training. out: bytes of the result. copied: of copies of weights."""
+    return copied + (out * (layers * _RESERVED[cell] + layers - 1) if is_training else 0)
 
 
 class Recurrent(Record, frozen=True):
@@ -312,7 +283,7 @@ class Recurrent(Record, frozen=True):
         is_batch_first, states = arguments.get(_BATCH_FIRST) is True, 2 if name == "lstm" else 1
         x, *others = [each for each in read if each is not None]
         copied, given = total(weight.like().nbytes for weight in others[states:]), x.like().nbytes
-        is_copied, is_training = out.dtype == BFLOAT16, arguments.get(_TRAIN) is True
+        is_training = arguments.get(_TRAIN) is True
         unit, hidden = ceil_div(out.nbytes, directions), known(ceil_div(out.shape[-1], directions))
         sizes = Recurrence(1, 1, 1, hidden, _GATES[name], layers, directions)
         beside = copied + layers * directions * _LAYER_BYTES + (given if is_batch_first else 0)
@@ -322,8 +293,8 @@ class Recurrent(Record, frozen=True):
         )
         transposed = out.like().nbytes if is_batch_first else 0
         unwanted = 0 if x.requires_grad else given
-        of_all = unit * directions
-        reserve = reserve_bytes(name, of_all, layers, copied, is_copied=is_copied, is_training=is_training)
+        kept = copied if out.dtype == BFLOAT16 else 0
+        reserve = reserve_bytes(name, unit * directions, layers, kept, is_training=is_training)
         return Recurrent(reserve, forward, backward + unwanted + dim_max(0, transposed - copied))
 
 

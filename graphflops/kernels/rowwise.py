@@ -3,20 +3,21 @@
 A loss is a pointwise kernel and a reduction; a loss of classes is a softmax and one block that reads each row's class.
 """
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from math import log2, prod
 
 from graphflops.base.record import replace
+from graphflops.cost import Value
 from graphflops.dims import Dim
 from graphflops.execution.strides import HasStrides, row_major
-from graphflops.graph import Ref
+from graphflops.graph import tensor_type
 from graphflops.kernels.beside import OF_GROUPS, largest_power
 from graphflops.kernels.call import ConcreteCall, Sizes, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import FLOAT_BYTES, HALF, Family, Kernel, Rows, Strided
-from graphflops.kernels.moved import along, copied, elementwise, fill, is_last, pointwise, reduction
+from graphflops.kernels.moved import copied, elementwise, fill, is_last, pointwise, reduction, softmax
 from graphflops.passes.program import PricedCall, PricedProgram
-from graphflops.tensor import DTYPES, TensorType
+from graphflops.tensor import TensorType
 
 _MANY_ROWS, _FEW_COLUMNS = limits("aten_2", "layer_norm", "many_rows few_columns")
 _ROWS_OF_A_PART, _VECTOR = limits("aten_2", "layer_norm", "rows_of_a_part vector")
@@ -34,7 +35,7 @@ def norm(call: ConcreteCall) -> list[Kernel]:
     if name == "batch_norm":
         return [*in_order, *batch_norm(call, _as_read(call, x))]
     kernel = _kernel(call, x, *call.cost.moved)
-    if x.rank and kernel.sizes is not None and rows_of(call, x).columns % _VECTOR:
+    if x.rank and rows_of(call, x).columns % _VECTOR:
         moments = replace(kernel, written_bytes=0, variant="moments")
         return [*in_order, moments, replace(kernel, variant="applied")]
     return [*in_order, replace(kernel, variant="rms_norm") if name == "rms_norm" else kernel]
@@ -250,12 +251,12 @@ def loss(call: ConcreteCall) -> list[Kernel]:
     if x is None or out is None or not x.numel:
         return []
     if call.operator.name in _OF_CLASSES and x.shape:
-        softmax = [_softmax(x, "log_softmax", 1)] if call.operator.name == "cross_entropy_loss" else []
+        logs = _log_softmax(call, x, "log_softmax", 1)
         small, sums = elementwise(out, 0, 0), reduction(x, x.numel // max(_classes(x), 1))
-        if _is_of_shares(call):
-            return [*softmax, _each(x), sums, small, small]
+        if _is_of_shares(call.call, call.values):
+            return [*logs, _each(x), sums, small, small]
         smoothed = [sums, *[small] * 8, *[reduction(out, 1)] * 2] if call.arguments.get(_SMOOTHING) else []
-        return [*softmax, _picked(x, "gather"), *smoothed]
+        return [*logs, _picked(x, "gather"), *smoothed]
     return [_each(x), *([reduction(x, out.numel)] if out.numel < x.numel else [])]
 
 
@@ -263,10 +264,10 @@ def _each(x: Tensor) -> Kernel:
     return elementwise(x, 2 * x.full_bytes, x.full_bytes, 2 * x.numel)
 
 
-def _is_of_shares(call: ConcreteCall) -> bool:
+def _is_of_shares(call: PricedCall, values: Mapping[str, Value]) -> bool:
     """Whether the labels are probabilities of classes."""
-    labels = call.operand("labels")
-    return labels is not None and DTYPES[labels.dtype].is_floating
+    labels = tensor_type(call.node.arguments().get("labels"), values)
+    return labels is not None and labels.dtype.is_floating
 
 
 def loss_backward(call: ConcreteCall) -> list[Kernel]:
@@ -275,14 +276,12 @@ def loss_backward(call: ConcreteCall) -> list[Kernel]:
     if x is None or not x.numel or not call.gradients:
         return []
     if call.operator.name in _OF_CLASSES and x.shape:
-        has_softmax = call.operator.name == "cross_entropy_loss"
-        softmax = [_softmax(x, "log_softmax_backward", 2)] * has_softmax
-        small = [elementwise(x, 0, 0)]
-        if _is_of_shares(call):
-            return [*small * 2, _each(x), *softmax]
+        logs, small = _log_softmax(call, x, "log_softmax_backward", 2), [elementwise(x, 0, 0)]
+        if _is_of_shares(call.call, call.values):
+            return [*small * 2, _each(x), *logs]
         # Smoothing adds a share for each class.
         smoothed = [*small * 6, _each(x)] if call.arguments.get(_SMOOTHING) else []
-        return [*smoothed, fill(x), _picked(x, "scatter"), *softmax]
+        return [*smoothed, fill(x), _picked(x, "scatter"), *logs]
     return [_each(x)] * (2 * len(call.gradients))
 
 
@@ -291,10 +290,10 @@ def _classes(x: Tensor) -> int:
     return x.shape[1] if x.rank > 1 else x.numel
 
 
-def _softmax(x: Tensor, variant: str, reads: int) -> Kernel:
-    columns, size = _classes(x), x.full_bytes
-    rows = Rows(x.numel // max(columns, 1), columns)
-    return along(1, x, Kernel("softmax", x.dtype, 0, 5 * x.numel, reads * size, size, rows, variant))
+def _log_softmax(call: ConcreteCall, x: Tensor, variant: str, reads: int) -> list[Kernel]:
+    if call.operator.name != "cross_entropy_loss":
+        return []
+    return [softmax(x, min(1, x.rank - 1), 5 * x.numel, variant, reads * x.full_bytes, x.full_bytes)]
 
 
 def _picked(x: Tensor, family: Family) -> Kernel:
@@ -309,10 +308,7 @@ def _picked(x: Tensor, family: Family) -> Kernel:
 
 def loss_bytes(call: PricedCall, lie: HasStrides) -> Dim:
     """Bytes of the losses of each element, if the labels are probabilities of classes."""
-    labels = call.node.arguments().get("labels")
-    if not isinstance(labels, Ref) or not lie.typed(labels.name).dtype.is_floating:
-        return 0
-    return lie.typed(call.uses[0]).like().nbytes
+    return lie.typed(call.uses[0]).like().nbytes if _is_of_shares(call, lie.values) else 0
 
 
 def loss_kernels(program: PricedProgram, sizes: Sizes, *, stores_gradients: bool) -> tuple[Kernel, ...]:
@@ -323,7 +319,9 @@ def loss_kernels(program: PricedProgram, sizes: Sizes, *, stores_gradients: bool
     training = program.training
     if training is None or training.loss not in ("sum", "mean"):
         return ()
-    results = list(_results(program, sizes))
+    values = map(program.main.values.get, dict.fromkeys(program.main.graph.seeds))
+    wanted = [value for value in values if isinstance(value, TensorType) and value.requires_grad]
+    results = [result for value in wanted if (result := sizes.known(value)) is not None]
     sums = [reduction(result, 1) for result in results]
     one = [replace(result, shape=(), strides=(), nbytes=result.bits // 8) for result in results[:1]]
     added = [elementwise(each, 2 * each.nbytes, each.nbytes) for each in one] * (len(results) - 1)
@@ -332,12 +330,3 @@ def loss_kernels(program: PricedProgram, sizes: Sizes, *, stores_gradients: bool
         repeated = replace(result, strides=(0,) * result.rank, nbytes=result.bits // 8)
         stored.append(pointwise(result, [repeated], repeated.nbytes, result.full_bytes))
     return (*sums, *added, *map(fill, one), *stored)
-
-
-def _results(program: PricedProgram, sizes: Sizes) -> Iterator[Tensor]:
-    """The program's results that have gradients."""
-    for name in dict.fromkeys(program.main.graph.seeds):
-        value = program.main.values.get(name)
-        wanted = value if isinstance(value, TensorType) and value.requires_grad else None
-        if wanted is not None and (tensor := sizes.known(wanted)) is not None:
-            yield tensor

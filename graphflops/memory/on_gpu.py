@@ -142,14 +142,10 @@ class Eager(OnGpu):
             return (), ((needed,),) * (len(factors) if is_product and factors else 1)
         if apart := kernels.gradients_apart(call, self.layouts):
             return [size for size in [slices] if size != 0], apart
-        whole = self.backward_bytes(call) + slices
-        if call.node.operator.kind != "convolution":
-            first, attention = kernels.formula_tensors(call, self.layouts), self.attention(call)
-            sums = kernels.partial_sums(call, self.layouts)
-            parts = [sums] if attention is None else attention.gradient_parts
-            return first, (cut(whole - total(first), parts),)
-        found = kernels.convolution_buffers(call, self.layouts)
-        return (), tuple((size,) for size in found) or ((whole,),)
+        first, attention = kernels.formula_tensors(call, self.layouts), self.attention(call)
+        own = kernels.gradient_buffers(call, self.layouts)
+        parts = own if attention is None else attention.gradient_parts
+        return first, (cut(self.backward_bytes(call) + slices - total(first), parts),)
 
     @by_form
     def made_first(self, call: PricedCall) -> tuple[Sequence[Dim], Sequence[Dim]]:

@@ -11,7 +11,6 @@ from graphflops.dims import evaluate, symbol
 from graphflops.execution.strides import row_major
 from graphflops.kernels.beside import (
     _is_read_by_blas,
-    column_sum_buffers,
     largest_power,
     merged,
     reduction_buffers,
@@ -134,8 +133,6 @@ def test_sums_over_columns(
     """Of 4096 rows: partial results of all threads, a semaphore for each group of columns."""
     found = reduction_buffers((4096, columns), strides, {0}, 4, HOPPER)
     assert found == (4 * columns * blocks * threads, 4 * groups)
-    if strides == (columns, 1):
-        assert column_sum_buffers(4096, columns, HOPPER) == found
 
 
 def test_nothing_is_buffered_where_nothing_is_added_up() -> None:

@@ -125,7 +125,7 @@ def test_sums_of_repeated_operands_have_parts() -> None:
     assert backward_bytes("mul.Tensor", t(LARGE), g(1)) == 4 * LARGE + PARTS
     assert backward_bytes("add.Tensor", t(LARGE), g(1)) == PARTS
     execution, call = eager("aten.mul.Tensor", t(LARGE), g(1))
-    assert buffers.partial_sums(call, execution.layouts) == PARTS - 4
+    assert [*buffers.gradient_buffers(call, execution.layouts)] == [PARTS - 4, 4]
     assert buffers.formula_tensors(call, execution.layouts) == (4 * LARGE,)
 
 
@@ -140,17 +140,15 @@ def test_sums_of_repeated_operands_have_parts() -> None:
         ("dot.default", (g(8), g(8)), 0),  # products of one number
         ("linear.default", (g(8), g(8)), 0),
         ("linear.default", (g(LARGE, 8), g(8)), 0),
-        (
-            "linear.default",
-            (g(4096, 8), g(64, 8)),
-            4 * 64 * 32 * 64,
-        ),  # 32 blocks of 64 threads for each column
+        # 32 blocks of 64 threads for each column.
+        ("linear.default", (g(4096, 8), g(64, 8), g(64)), 4 * 64 * 32 * 64),
+        ("linear.default", (g(4096, 8), g(64, 8)), 0),
     ],
 )
 def test_bytes_of_partial_sums(op: str, given: tuple[Any, ...], expected: int) -> None:
     """Without the semaphores."""
     execution, call = eager(f"aten.{op}", *given)
-    assert buffers.partial_sums(call, execution.layouts) == expected
+    assert next(iter(buffers.gradient_buffers(call, execution.layouts)), 0) == expected
 
 
 def test_gradients_of_two_operands_are_computed_from_the_last() -> None:
@@ -242,5 +240,5 @@ def test_the_buffer_of_a_bias_of_a_convolution() -> None:
     for strides, expected in ((None, in_order), ((8 * pixels, 1, 256 * 8, 8), last)):
         if strides is not None:
             execution.layouts.known[call.node.outputs[0]] = strides  # type: ignore[index]
-        *_, bias = buffers.convolution_buffers(call, execution.layouts)
+        *_, (bias,) = buffers.gradients_apart(call, execution.layouts)
         assert bias == sum(expected)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from graphflops.kernels.call import ConcreteCall
-from graphflops.kernels.convolution import alignment_of, power_of_two, up
+from graphflops.kernels.convolution import power_of_two, up
 from graphflops.kernels.cudnn import Problem
 from graphflops.kernels.kernel import Rows, Strided
 from graphflops.kernels.lower import forward_kernels
@@ -83,7 +83,8 @@ def test_windows_that_do_not_overlap_are_patches(side: int, stride: int, expecte
 def test_numbers_by_which_kernels_are_chosen() -> None:
     assert [up(size, 8) for size in (1, 8, 9)] == [8, 8, 16]
     assert [power_of_two(size) for size in (1, 2, 3, 4, 5)] == [1, 2, 4, 4, 8]
-    assert [alignment_of(size) for size in (1, 2, 6, 12, 8, 16)] == [1, 2, 2, 4, 8, 8]
+    for channels, aligned in ((1, 1), (2, 2), (6, 2), (12, 4), (8, 8), (16, 8)):
+        assert problem((2, channels, 6, 6), (16, channels, 3, 3)).conv.channels_align == aligned
     for dtype, aligned in (("bfloat16", 8), ("float32", 4), ("float64", 2)):
         assert problem((2, 8, 6, 6), (16, 8, 3, 3), dtype=dtype).conv.alignment == aligned
 

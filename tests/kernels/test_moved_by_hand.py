@@ -377,7 +377,7 @@ def test_kernels_of_a_softmax_along_an_outer_axis(shape: tuple[int, ...], varian
         ((4, 64, 1024), 1, Rows(4, 64, False)),
         ((4, 64, 1025), 1, Rows(4 * 2, 64, False)),
         ((3, 4, 64, 1024), 2, Rows(3 * 4, 64, False)),
-        ((64, 1), 0, Rows(1, 64, False)),
+        ((64, 1), 0, Rows(1, 64)),
     ],
 )
 def test_neighbouring_rows_of_a_softmax_have_a_block(shape: tuple[int, ...], axis: int, rows: Rows) -> None:

@@ -197,9 +197,9 @@ def test_other_calls_have_no_reserve() -> None:
     whole = one_call(*layers("lstm", g(STEPS, BATCH, INPUTS)), outputs=3)
     assert Recurrent.of(whole.call, {**whole.values, "y0": None}) is None
     assert Recurrent.of(whole.call, {**whole.values, "y0": t(STEPS, HIDDEN)}) is None
-    assert reserve_bytes("lstm", 100, 1, 7, is_copied=False, is_training=True) == 500
-    assert reserve_bytes("gru", 200, 4, 7, is_copied=True, is_training=True) == 200 * (4 * 6 + 3) + 7
-    assert reserve_bytes("gru", 200, 4, 7, is_copied=True, is_training=False) == 7
+    assert reserve_bytes("lstm", 100, 1, 0, is_training=True) == 500
+    assert reserve_bytes("gru", 200, 4, 7, is_training=True) == 200 * (4 * 6 + 3) + 7
+    assert reserve_bytes("gru", 200, 4, 7, is_training=False) == 7
 
 
 def test_sums_of_cells_are_over_rows() -> None:

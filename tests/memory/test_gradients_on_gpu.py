@@ -160,7 +160,7 @@ def test_buffers_of_the_gradients_of_a_sequence() -> None:
     """One that repeats one number is copied whole for both kernels of the convolution."""
     execution = eager(SEQUENCE, CONV)
     call = execution.calls[0]
-    assert execution.gradient_kernels(call, False)[:2] == ((), ((0,), (0,)))
+    assert execution.gradient_kernels(call, False)[:2] == ([], [(0,), (0,)])
     assert (execution.backward_bytes(call), execution.repeated_bytes(call)) == (0, 4 * 2 * 4 * 48)
 
 

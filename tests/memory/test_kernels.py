@@ -9,7 +9,7 @@ from torch import nn
 import graphflops
 from graphflops.devices import HOPPER
 from graphflops.dims import symbol
-from graphflops.kernels.beside import column_sum_buffers, reduction_bytes
+from graphflops.kernels.beside import reduction_bytes
 
 HEADER = 147  # bytes of cuDNN's own at most, which are not predicted
 
@@ -100,7 +100,7 @@ def test_a_pooling_computes_the_positions_of_its_maxima() -> None:
     ],
 )
 def test_sums_of_columns_need_the_buffer_measured(rows: int, columns: int, measured: int) -> None:
-    assert sum(column_sum_buffers(rows, columns, HOPPER)) == measured
+    assert reduction_bytes((rows, columns), (columns, 1), (0,), 4, HOPPER) == measured
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_repeated_factor_of_a_product_has_its_gradient_added_up_from_all_eleme
     program = graphflops.capture(Scaled(), (torch.empty(3152, 768, device="meta"),))
     report = graphflops.analyze(program, training=True, execution="eager")
     found = [held.bytes for held in report.memory.held if (held.name, held.kind) == ("mul", "workspace")]
-    assert found == [4 * 3152 * 768 + sum(column_sum_buffers(3152, 768, HOPPER))]
+    assert found == [4 * 3152 * 768 + reduction_bytes((3152, 768), (768, 1), (0,), 4, HOPPER)]
 
 
 def test_resampling_keeps_no_image_for_its_gradient() -> None:

@@ -11,7 +11,7 @@ from torch import nn
 import graphflops
 from graphflops.analysis import as_graph
 from graphflops.kernels.call import Sizes
-from graphflops.kernels.rowwise import _results, loss_kernels
+from graphflops.kernels.rowwise import loss_kernels
 from graphflops.passes.bind import bind
 from graphflops.passes.price import price
 from tests.one_call import g
@@ -46,5 +46,6 @@ def test_results_that_are_no_tensors_have_no_sum():
     """A size among the results, and a result that wants no gradient."""
     values = {"n": 3, "y": t(4, 8), "z": g(4, 8)}
     main = SimpleNamespace(graph=SimpleNamespace(seeds=("n", "y", "missing", "z", "z")), values=values)
-    (result,) = _results(SimpleNamespace(main=main), Sizes({}))
-    assert (result.shape, result.nbytes) == ((4, 8), 4 * 4 * 8)
+    program = SimpleNamespace(main=main, training=SimpleNamespace(loss="sum"))
+    summed, one = loss_kernels(program, Sizes({}), stores_gradients=False)
+    assert (summed.vector_flops, summed.read_bytes, one.written_bytes) == (4 * 8, 4 * 4 * 8, 4)

@@ -8,8 +8,9 @@ import pytest
 
 from graphflops import analyze
 from graphflops.devices import device, names
+from graphflops.kernels.call import Tensor
 from graphflops.kernels.kernel import Convolution, Kernel, Product, Rows
-from graphflops.kernels.products import Problem
+from graphflops.kernels.products import multiplied
 from graphflops.render import render
 from graphflops.report import Report
 from graphflops.time.predict import matrix_peak, predict
@@ -82,7 +83,8 @@ def test_products_of_models(m, n, k, microseconds):
 )
 def test_products_in_float32_of_gpt2(n, k, microseconds):
     """256 rows, weights k x n and a bias, to which sums are added whole."""
-    kernel = Problem(Product(256, n, k, 1, "nn"), "float32", 32).kernel(with_bias=True)
+    like = Tensor((256, k), "float32", 32, (k, 1), 4 * 256 * k)
+    kernel = multiplied(Product(256, n, k, 1, "nn"), like, with_bias=True)
     assert predict(kernel, H200).seconds == pytest.approx(microseconds * 1e-6, rel=0.25)
 
 
