@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any, Literal, Protocol, Union
 
 from graphflops.base.record import Record, replace
@@ -166,7 +167,7 @@ class Region(Protocol):
     def __call__(self, *operands: Value, gradients: bool = True, autocast: bool = False) -> RegionRun: ...
 
 
-class Estimate(Record, frozen=True):
+class Estimate(Record, frozen=True, dict=True):
     """What a rule returns: the result types, the work, and the memory touched."""
 
     out: tuple[Value, ...] = ()  # result types, flat, in the operator's order; None where there is none
@@ -196,7 +197,7 @@ class Estimate(Record, frozen=True):
             changes[name] = total(amounts)
         return replace(self, reads=(*self.reads, *reads), **changes)
 
-    @property
+    @cached_property
     def cost(self) -> Cost:
         """The estimate's own work and traffic, without nested graphs."""
         written = self.out if self.writes is None else self.writes

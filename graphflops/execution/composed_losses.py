@@ -73,16 +73,9 @@ def cosine_embedding_loss(
 
 @composite("triplet_margin_loss")
 def triplet_margin_loss(
-    t: Calls,
-    anchor: Operand,
-    positive: Operand,
-    negative: Operand,
-    margin: float = 1.0,
-    p: float = 2.0,
-    eps: float = 1e-6,
-    swap: bool = False,
-    reduction: int = MEAN,
-) -> Operand:
+    t: Calls, anchor: Operand, positive: Operand, negative: Operand, margin: float = 1.0,
+    p: float = 2.0, eps: float = 1e-6, swap: bool = False, reduction: int = MEAN,
+) -> Operand:  # fmt: skip
     near, far = (t.inside(pairwise_distance, anchor, other, p, eps) for other in (positive, negative))
     if swap:
         far = t.minimum(far, t.inside(pairwise_distance, positive, negative, p, eps))
@@ -94,13 +87,9 @@ def triplet_margin_loss(
 
 @kernel("binary_cross_entropy_with_logits")
 def binary_cross_entropy_with_logits(
-    t: Calls,
-    x: Operand,
-    target: Operand,
-    weight: Given = None,
-    pos_weight: Given = None,
+    t: Calls, x: Operand, target: Operand, weight: Given = None, pos_weight: Given = None,
     reduction: int = MEAN,
-) -> Operand:
+) -> Operand:  # fmt: skip
     logarithm = t.log_sigmoid(x)
     if pos_weight is not None:
         t.inside(lambda t: t.mul_(logarithm, t.add_(t.mul(t.sub(pos_weight, 1), target), 1)))
@@ -110,13 +99,9 @@ def binary_cross_entropy_with_logits(
 
 @gradient("binary_cross_entropy_with_logits")
 def binary_cross_entropy_with_logits_backward(
-    t: Calls,
-    x: Operand,
-    target: Operand,
-    weight: Given = None,
-    pos_weight: Given = None,
+    t: Calls, x: Operand, target: Operand, weight: Given = None, pos_weight: Given = None,
     reduction: int = MEAN,
-) -> None:
+) -> None:  # fmt: skip
     def slope(t: Calls) -> Operand:
         if pos_weight is None:
             return t.sub(t.sigmoid(x), target)

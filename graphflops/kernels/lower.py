@@ -1,14 +1,15 @@
 """The kernels of one call, by kind of operator."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import prod
 
+from graphflops.base.lazy import imported
 from graphflops.base.record import replace
 from graphflops.execution.composed_gradients import kernel_calls
 from graphflops.execution.composites import Inside
 from graphflops.execution.strides import regrouped
-from graphflops.kernels import attention, cudnn, foreach, gathered, images, matrices, moved, products, rowwise
+from graphflops.kernels import attention, cudnn, moved, products, rowwise
 from graphflops.kernels.beside import reduced_axes
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import chosen, library, limits
@@ -250,11 +251,18 @@ _OF_CHUNKS = frozenset({"chunk_cat", "chunk_cat_mixed_dtype", "_chunk_cat"})
 # A constant in the code: eager execution has a number, or a tensor that is made on the device.
 _ONLY_EXPORTED = frozenset({"lift_fresh_copy"})
 _COPIED_FIRST = frozenset({"masked_fill"})  # copied to row-major, then changed in place
+
+
+def _of(function: str) -> Callable[..., list[Kernel]]:
+    """A function of a module that many programs do not need, which is imported when it is first called."""
+    return lambda *given: imported(f"graphflops.kernels.{function}")(*given)
+
+
 _BY_NAME: Mapping[str, moved.Lowering] = by_name(
     {
-        "col2im": moved.on_operand(images.image),
+        "col2im": moved.on_operand(_of("images:image")),
         "fourier": _transformed,
-        "im2col": moved.on_operand(images.columns),
+        "im2col": moved.on_operand(_of("images:columns")),
         "pad": _pad,
         "pixel_shuffle": moved.on_operand(lambda call, x, out: [moved.shuffled(x)]),
         "roll": moved.on_operand(
@@ -271,16 +279,16 @@ _FORWARD: Mapping[str, moved.Lowering] = {
     "cast": moved.on_operand(lambda call, x, out: [] if call.estimate.alias else [moved.copy_to(out, x)]),
     "creation": _filled,
     "movement": _moved,
-    "gather": gathered.gathered,
+    "gather": _of("gathered:gathered"),
     "scatter": moved.scatter,
     "reduction": _reduced,
     "scan": partial(moved.of_rows, "scan"),
     "sort": _sorted,
     "product": products.product,
     "convolution": cudnn.convolution,
-    "pooling": images.pooling,
+    "pooling": _of("images:pooling"),
     "loss": rowwise.loss,
-    "resampling": images.interpolation,
+    "resampling": _of("images:interpolation"),
     "normalisation": rowwise.norm,
     "softmax": _softmax,
     "attention": attention.attention,
@@ -288,6 +296,6 @@ _FORWARD: Mapping[str, moved.Lowering] = {
     "random": _drawn,
     "dropout": _dropout,
     "collective": moved.collective,
-    "foreach": foreach.foreach,
-    "linear_algebra": lambda call: matrices.decomposition(call) or _other(call),
+    "foreach": _of("foreach:foreach"),
+    "linear_algebra": lambda call: _of("matrices:decomposition")(call) or _other(call),
 }

@@ -347,13 +347,9 @@ def _load(timeline: Timeline, sizes: Sequence[int], allocator: Allocator) -> Non
 
 
 def _run(
-    order: Sequence[Moment],
-    sizes: Sequence[int],
-    allocator: Allocator,
-    is_first: bool,
-    spared: Container[int] = (),
-    missed: set[int] | None = None,
-) -> list[int]:
+    order: Sequence[Moment], sizes: Sequence[int], allocator: Allocator, is_first: bool,
+    spared: Container[int] = (), missed: set[int] | None = None,
+) -> list[int]:  # fmt: skip
     """Replay one run; return the bytes reserved at each moment. missed: receives spared entries that failed."""
     blocks: list[Block | None] = [None] * len(sizes)
     reserved: list[int] = []

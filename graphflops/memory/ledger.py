@@ -140,12 +140,9 @@ def _column_sums(parameters: Sequence[Parameter], platform: Platform) -> tuple[B
 
 
 def _training(
-    program: PricedProgram,
-    memory: MemoryUse,
-    lasting: Sequence[Held],
-    workspaces: Sequence[Held],
+    program: PricedProgram, memory: MemoryUse, lasting: Sequence[Held], workspaces: Sequence[Held],
     eager_on: Platform | None,
-) -> tuple[Timeline, Dim]:
+) -> tuple[Timeline, Dim]:  # fmt: skip
     """The forward, the gradients, then the optimizer's step; and the bytes live in that step beside what lasts."""
     step = memory.step
     assert step is not None

@@ -106,6 +106,7 @@ class Eager(OnGpu):
         """Bytes of copied operands that are saved for the gradient."""
         return {name: copy.nbytes for name, copy in self.operand_copies(call).items() if copy.is_kept}
 
+    @by_form
     def brief_copies(self, call: PricedCall, keeps: bool) -> list[Dim]:
         """Bytes of the copies that live only during the call. keeps: whether the other copies are saved."""
         return [copy.nbytes for copy in self.operand_copies(call).values() if not (keeps and copy.is_kept)]

@@ -39,14 +39,9 @@ class Fact(Record, frozen=True):
 
 
 def price(
-    graph: Graph,
-    binding: Binding,
-    facts: Callable[[Graph], FindFact] = lambda _: lambda *_: None,
-    *,
-    training: Training | None = None,
-    progress: Progress | None = None,
-    fused: bool = False,
-) -> PricedProgram:
+    graph: Graph, binding: Binding, facts: Callable[[Graph], FindFact] = lambda _: lambda *_: None, *,
+    training: Training | None = None, progress: Progress | None = None, fused: bool = False,
+) -> PricedProgram:  # fmt: skip
     """The program with the cost of every call, nested graphs included.
 
     facts: by graph, what finds the facts of calls.

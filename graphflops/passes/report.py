@@ -58,13 +58,9 @@ def exchanges(program: PricedProgram, step: Step, rows: Sequence[Row]) -> tuple[
 
 
 def report(
-    program: PricedProgram,
-    memory: MemoryUse,
-    execution: Execution = "graph",
-    ledger: tuple[PhaseMemory, ...] = (),
-    kernels_of: str = "",
-    time: ProgramTime = NO_TIME,
-) -> Report:
+    program: PricedProgram, memory: MemoryUse, execution: Execution = "graph",
+    ledger: tuple[PhaseMemory, ...] = (), kernels_of: str = "", time: ProgramTime = NO_TIME,
+) -> Report:  # fmt: skip
     """The report of a program; in a training analysis with its gradients and one optimizer step. Only this builds one."""
     graph, main, peak, rows = program.graph, program.main, memory.training, time.rows or program.main.rows
     step, recorded = program.training, graph.step

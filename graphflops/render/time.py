@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
 from operator import attrgetter
 from typing import Literal
 
@@ -98,9 +97,12 @@ class _Share(Record, frozen=True):
 def table(report: Report, by: Cut | None, top: int | None) -> TextTable:
     """Where the time goes, by module where nothing else is asked for."""
     key, kind = _key(report, by), by or "module"
-    calls = ((key(row), [one for one in (row.time, row.backward_time) if one]) for row in report.rows)
-    groups = grouped((name, times) for name, times in calls if times and name is not None)
-    found = [_Share(name or f"(no {kind})", len(each), [*chain(*each)]) for name, each in groups.items()]
+    groups = grouped((key(row), row) for row in report.rows if row.time or row.backward_time)
+    found = [
+        _Share(name or f"(no {kind})", len(rows), [each for row in rows for each in row[-2:] if each])
+        for name, rows in groups.items()
+        if name is not None
+    ]
     if by != "attention" and (outside := sum(outside_of_calls(report).values())):
         # A graph has only the sums of the loss there.
         rest = CallTime(outside, 0.0, 0.0, "memory" if report.execution == "graph" else "launch")

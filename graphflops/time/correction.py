@@ -66,7 +66,7 @@ def correction(kernel: Kernel, device: Device) -> Correction | None:
     variants = (variant, f"{variant}.alone", "tn.alone") if kernel.family == "matmul" else (variant,)
     if isinstance(kernel.sizes, Product) and not kernel.sizes.is_alone:
         layout = "batched" if kernel.sizes.batch > 1 else kernel.sizes.layout
-        if any(name.startswith(f"matmul.{layout}.") for name in device.rates):
+        if any(f"matmul.{layout}.{bits}" in device.rates for bits in (8, 16, 32, 64)):
             variants = (variant,)  # these constants are of this layout alone, so points must be too
     names = _COLUMNS.get(kernel.family, _TRAFFIC).names[: len(sizes)]
     dtypes = kernel.dtype, _ALIKE.get(kernel.dtype, "")
@@ -83,11 +83,12 @@ def interpolated(calibration: Calibration, sizes: Sequence[float]) -> Correction
     mean, noise = sum([ratio for *_, ratio in near]) / len(near), (columns.noise / columns.signal) ** 2
     # The Cholesky factor of the likeness of the points (Matern 3/2 of their distance), with these sizes as the last one.
     lower: list[list[float]] = []
+    others = [other for _, other, _ in near]
     rest: list[float] = []  # the ratios without their mean, divided by the factor
     for _, one, ratio in (*near, (0.0, place, mean)):
         row: list[float] = []
-        for (_, other, _), before in zip(near, lower, strict=False):
-            apart = _ROOT * dist(one, other)
+        for apart, before in zip(map(dist, repeat(one), others), lower, strict=False):
+            apart *= _ROOT
             row.append(((1 + apart) * exp(-apart) - sum(map(mul, row, before))) / before[-1])
         correlation = sum(map(mul, row, rest))
         lower.append([*row, sqrt(1 + noise - sum(map(mul, row, row)))])

@@ -1,13 +1,14 @@
 """A program's kernels in the order in which they are launched, with the CPU's time for each call."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import eq
 
 from msgspec import Struct
 
 from graphflops.attention.kernel import attention_kernel
+from graphflops.base.lazy import imported
 from graphflops.base.record import replace
 from graphflops.cost import free
 from graphflops.execution.composed_gradients import kernel_calls
@@ -17,9 +18,8 @@ from graphflops.execution.strides import channels_last, row_major
 from graphflops.graph import Node, Step
 from graphflops.kernels.buffers import saved_input_bytes
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
-from graphflops.kernels.gradients import backward_kernels, call_kernels
 from graphflops.kernels.kernel import IMAGE_RANK, AttentionKernel, Exchange, Kernel
-from graphflops.kernels.lower import inside_operator
+from graphflops.kernels.lower import forward_kernels, inside_operator
 from graphflops.kernels.moved import HostCopy, copy, elementwise, host_copy, pointwise
 from graphflops.kernels.rowwise import loss_kernels
 from graphflops.passes.gradients import gradient_checkpoints
@@ -305,7 +305,9 @@ class Launcher:
             images = {name: x.shape for name, x in typed.items() if x.rank == IMAGE_RANK}
             strides = {name: row_major(shape, channels_last(IMAGE_RANK)) for name, shape in images.items()}
         concrete = ConcreteCall(call, layouts.values, strides, self.sizes, is_copy, kernel)
-        lower = backward_kernels if is_backward else call_kernels
+        lower: Callable[[ConcreteCall], list[Kernel]] = forward_kernels
+        if is_backward or "_backward" in call.node.operator.word:  # no inference imports this
+            lower = imported(f"graphflops.kernels.gradients:{'backward' if is_backward else 'call'}_kernels")
         kernels: tuple[Kernel, ...] | None = None
         with suppress(OpenSizeError):
             kernels = tuple([kernel for kernel in lower(concrete) if kernel.is_launched])

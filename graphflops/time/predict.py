@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from graphflops.attention.attention_use import AttentionUse
 from graphflops.attention.kernel import last_refusal, preferred
+from graphflops.base.lazy import imported
 from graphflops.base.record import replace
 from graphflops.devices import Device, Host, platform_of
 from graphflops.dims import Dim, evaluate
@@ -27,10 +28,11 @@ from graphflops.kernels.kernel import (
 )
 from graphflops.report import Row
 from graphflops.report.timeline import CallTime, TimeBound
-from graphflops.time import predict_products, predict_sequences, predict_traffic
+from graphflops.time import predict_products, predict_traffic
 from graphflops.time.bandwidth import Rates, Times
 from graphflops.time.correction import NINE_OF_TEN, OTHER_DEVICE, correction
 
+_SEQUENCES = "graphflops.time.predict_sequences"  # imported where attention or recurrent layers run
 Bound = Literal["matrix", "vector", "memory", "link", "latency"]
 
 # For what was not measured: shares of published peaks, the shortest time of a kernel, and a wide interval.
@@ -63,7 +65,7 @@ def predict(kernel: Kernel, device: Device) -> Time:
     """A kernel's time by the model of its family, with constants measured on the device or on a similar one."""
     if isinstance(kernel.sizes, Recurrence):
         # All steps of all layers, in sequence except for those that overlap.
-        taken = predict_sequences.on_cpu if device.kind == "cpu" else predict_sequences.recurrence
+        taken = imported(f"{_SEQUENCES}:{'on_cpu' if device.kind == 'cpu' else 'recurrence'}")
         found = taken(kernel.sizes, kernel.dtype, device, lambda product: predict(product, device).seconds)
         return Time(found, found / _RECURRENCE, found * _RECURRENCE, "latency")
     if isinstance(kernel.sizes, Exchange):
@@ -158,7 +160,10 @@ def _modelled(kernel: Kernel, width: float, rates: Rates, device: Device) -> Tim
         case Convolution() as sizes if peak and _on_matrix_units(kernel):
             problem = predict_products.of_convolution(sizes, width, peak, moved)
         case Attention() as sizes if peak:
-            return predict_sequences.attention_seconds(sizes, width, moved, peak, rates, device)
+            times: Times = imported(f"{_SEQUENCES}:attention_seconds")(
+                sizes, width, moved, peak, rates, device
+            )
+            return times
         case _:
             return predict_traffic.seconds(kernel, width, rates, device)
     found, arithmetic, traffic = predict_products.seconds(problem, rates, device)
@@ -274,9 +279,7 @@ class Batch(Struct, frozen=True, eq=False):
             if kernel.flops:
                 work[kernel.dtype] = work.get(kernel.dtype, 0) + kernel.flops * count
         return Batch(
-            kernels,
-            tuple(each),
-            seconds,
+            *(kernels, tuple(each), seconds),
             low=sum([time.low for time in times]) / seconds if seconds else 1.0,
             high=sum([time.high for time in times]) / seconds if seconds else 1.0,
             bound="launch" if longest is None else longest.bound,

@@ -19,7 +19,6 @@ from graphflops.report.timeline import CallTime, PhaseTime
 from graphflops.tensor import grouped
 from graphflops.time.exchanges import Launches
 from graphflops.time.launches import Launcher
-from graphflops.time.optimizer import optimizer_launches
 from graphflops.time.predict import Batch, Time, matrix_peak, predict, slowdowns
 from graphflops.time.schedule import Clock, Costs
 
@@ -54,6 +53,8 @@ def program_time(program: PricedProgram, device: Device, execution: Execution, r
     backward_rows: Mapping[int, CallTime] = {}
     backward = optimizer = step = None
     if program.training:
+        from graphflops.time.optimizer import optimizer_launches
+
         timer = _Timer(device, is_launched, _ranks(program))
         steps = program.training.accumulate
         _, rows = timer.phase(launcher.forward(records=True), steps)
@@ -92,8 +93,7 @@ class _Timer:
 
     def __init__(self, device: Device, is_launched: bool, ranks: int = 1) -> None:
         self.device = device
-        launch = device.launch
-        gap = _GRAPH_GAP if launch is None else launch.graph_seconds
+        gap = _GRAPH_GAP if device.launch is None else device.launch.graph_seconds
         assert device.host is not None
         self.host = device.host
         is_cpu = device.kind == "cpu"
