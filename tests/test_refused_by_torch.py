@@ -189,6 +189,7 @@ SHAPED: list[tuple[str, tuple[Any, ...]]] = [
         for dtype in (torch.float32, torch.int64, torch.bool)
     ),
     *(("sigmoid_.default", (torch.ones(2, dtype=dtype),)) for dtype in (torch.float32, torch.int64)),
+    *((f"{op}.default", (torch.ones(2, dtype=torch.bool), 0)) for op in ("cumsum_", "cumprod_")),
     *(("copy_.default", (torch.ones(2, dtype=dtype), ONES(2))) for dtype in (torch.float64, torch.int64)),
     *((op, (ONES(sizes),)) for op in ("item.default", "is_nonzero.default") for sizes in ((), (1, 1), (2,))),
     *(  # element types: each operand of a call otherwise
