@@ -65,6 +65,8 @@ def fault(op: str, operands: Sequence[object]) -> tuple[str, bool]:
         operand = operands[place] if place < len(operands) else None
         if operand is None and not kinds.endswith("?"):
             return f"{op} is called without operand {place + 1}", False
+        if operand is not None and place >= len(takes) and not kinds.endswith("?"):
+            return f"{op} is called with more operands than {len(takes)}", False
         if not isinstance(operand, TensorType):
             continue
         is_long = operand.dtype is INT64 and "l" in kinds

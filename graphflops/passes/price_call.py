@@ -119,10 +119,9 @@ def _fault(op: str, args: Operands, kwargs: Keywords, stated: bool) -> tuple[str
 def _misfit_of_torch(op: str, args: Operands, kwargs: Keywords, stated: bool) -> str:
     """That a call mixes widths of numbers, as only autocasting can. Raises ShapeError for operands that torch refuses."""
     operands = placed(op, args, kwargs)
-    if left := lacking(op, operands):
-        raise ShapeError(f"{shown(op)} is called without its operand {left}")
+    left = f"{shown(op)} is called without its operand {name}" if (name := lacking(op, operands)) else ""
     mixed, is_width = onnx_operands.fault(op, operands) if stated else ("", False)
-    if problem := onnx_operands.broken(op, operands, ()) or ("" if is_width else mixed):
+    if problem := left or onnx_operands.broken(op, operands, ()) or ("" if is_width else mixed):
         raise ShapeError(problem)
     return mixed
 
