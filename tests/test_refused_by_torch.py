@@ -74,7 +74,8 @@ def refusals(op: str, arguments: tuple[Any, ...]) -> tuple[bool, str]:
         refused = True
     rule = find(f"aten.{op}")
     assert rule is not None
-    return refused, price_call(rule, f"aten.{op}", tuple(map(typed, arguments)), ()).code
+    in_place = name.endswith("_") and rule.key == f"aten.{name[:-1]}"
+    return refused, price_call(rule, f"aten.{op}", tuple(map(typed, arguments)), (), in_place=in_place).code
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -181,6 +182,42 @@ SHAPED: list[tuple[str, tuple[Any, ...]]] = [
         for target in (POSITIONS(4), POSITIONS(3), ONES(4, 3), ONES(3, 3))
         for weight in (None, ONES(3), ONES(4), ONES(1, 3))
     ),
+    *(  # what is written in place: no larger, and of no more general a kind
+        (op, (torch.ones(sizes, dtype=dtype), ONES(2, 3)))
+        for op in ("add_.Tensor", "mul_.Tensor", "eq_.Tensor", "atan2_.default")
+        for sizes in ((2, 3), (1, 3), (3,))
+        for dtype in (torch.float32, torch.int64, torch.bool)
+    ),
+    *(("sigmoid_.default", (torch.ones(2, dtype=dtype),)) for dtype in (torch.float32, torch.int64)),
+    *((f"{op}.default", (torch.ones(2, dtype=torch.bool), 0)) for op in ("cumsum_", "cumprod_")),
+    *(("copy_.default", (torch.ones(2, dtype=dtype), ONES(2))) for dtype in (torch.float64, torch.int64)),
+    *((op, (ONES(sizes),)) for op in ("item.default", "is_nonzero.default") for sizes in ((), (1, 1), (2,))),
+    *(  # element types: each operand of a call otherwise
+        (op, tuple([x.to(dtype) if place == changed else x for place, x in enumerate(arguments)]))
+        for op, arguments in (
+            ("lerp.Tensor", (X, SAME, SAME)),
+            ("masked_scatter.default", (X, SAME.bool(), SAME)),
+            ("scatter.src", (X, 0, POSITIONS((4, 6)), SAME)),
+            ("quantile.default", (ONES(4), ONES(2))),
+            ("linalg_solve.default", (torch.eye(3), ONES(3, 2))),
+            ("view_as_complex.default", (ONES(3, 2),)),
+            ("std_mean.default", (X,)),
+            ("neg.default", (X,)),
+            ("isin.Tensor_Tensor", (X, ONES(3))),
+        )
+        for changed, x in enumerate(arguments)
+        if isinstance(x, torch.Tensor) and x.is_floating_point()
+        for dtype in (torch.float32, torch.int64, torch.bool)
+    ),
+    *((op, (torch.tensor(1.0), ONES(end), 5)) for op in ("linspace.Tensor_Tensor",) for end in ((), (1,))),
+    *(
+        (f"{op}.default", (ONES(sizes),))
+        for op in ("diag", "corrcoef", "combinations")
+        for sizes in ((3,), (3, 3), (2, 3, 3))
+    ),
+    ("flip.default", (X,)),
+    ("avg_pool3d.default", (ONES(1, 2, 4, 4, 4),)),
+    ("permute.default", (X,)),
     *(("index_fill.int_Scalar", (X, axis, torch.tensor([0]), 1.0)) for axis in (-3, -2, 1, 2)),
     *(("index_copy.default", (X, axis, torch.tensor([0]), ONES(1, 6))) for axis in (-3, -2, 2)),
     *(
@@ -197,6 +234,21 @@ SHAPED: list[tuple[str, tuple[Any, ...]]] = [
 def test_shapes_and_settings(op: str, arguments: tuple[Any, ...]) -> None:
     refused, said = refusals(op, arguments)
     assert said == ("GF118" if refused else "")
+
+
+@pytest.mark.parametrize("op", ["mm", "bmm", "linear", "matmul", "conv2d", "lerp.Scalar"])
+def test_widths_that_only_autocasting_mixes_are_said(op: str) -> None:
+    spelled = f"aten.{op}" if "." in op else f"aten.{op}.default"
+    sizes = {"bmm": (2, 4, 4), "conv2d": (1, 1, 4, 4)}.get(op, (4, 4))
+    (x, same), other = (
+        (TensorType(sizes, dtype_named("float32")) for _ in "ab"),
+        TensorType(sizes, dtype_named("float64")),
+    )
+    rule, further = find(spelled), (0.5,) if op == "lerp.Scalar" else ()
+    assert rule is not None
+    assert price_call(rule, spelled, (x, same, *further), ()).estimate.hint is None
+    said = f"operands of {spelled} must have one element type, not float32 and float64"
+    assert price_call(rule, spelled, (x, other, *further), ()).estimate.hint == ("GF103", said)
 
 
 def test_a_file_with_such_a_call_is_an_error_behind_the_report(tmp_path):

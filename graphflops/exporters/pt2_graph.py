@@ -95,9 +95,6 @@ class Scope:
             return
         meta = self.program.meta(entry.name, self.graph.tensor_values[entry.name])
         strides = [stride.as_int for stride in meta.strides]
-        if len(strides) not in (0, known.rank) or min((size or 0 for size in strides), default=0) < 0:
-            what = f"strides {strides}, which no tensor of {known} has"
-            raise FileError(f"input {shown(entry.name)} has {what}")
         is_sparse = values.named(values.LAYOUTS, meta.layout).startswith("sparse")
         of_input = self.program.types.of_input
         self.types[entry.name] = of_input(entry, known, strides, meta.requires_grad, is_sparse)

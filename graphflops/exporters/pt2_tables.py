@@ -124,6 +124,9 @@ class Tables:
                 continue
             needed[kind] += ours.nbytes if isinstance(ours.nbytes, int) else 0
             entry = table.entries.get(target)
+            is_open = table.unread or (table.is_checkpoint and not table.entries)
+            if not (is_open or any(target in other.entries for other in self._tables.values())):
+                yield Note("GF119", value, f"{shown(target, 80)} is not among the stored {kind}")
             if entry is not None and (theirs := self._differing(ours, entry)):
                 text = f"{shown(target, 80)} is {ours} in the program, {theirs} in the table of stored {kind}"
                 yield Note("GF119", value, shown(text, 500))
@@ -148,7 +151,14 @@ class Tables:
         repeated = storage(ours.shape, strides)
         if ours.shape != tuple(sizes) or ours.dtype is not dtype or is_sparse != (ours.nonzeros is not None):
             return f"{'sparse ' * is_sparse}{dtype.name}{sizes}"
-        return "" if repeated == ours.stored else f"with strides {strides}"
+        if repeated != ours.stored or None in (*sizes, *strides) or len(sizes) != len(strides):
+            return f"with strides {strides}"
+        offset = 0 if meta.storage_offset is None else meta.storage_offset.as_int or 0
+        needed = extent(sizes, strides, offset) * dtype.bits // 8  # type: ignore[arg-type]
+        is_short = (
+            0 < entry.size < needed and not is_sparse
+        )  # on fake tensors one empty member serves for all
+        return f"stored in {entry.size:,} bytes in place of {needed:,}" if is_short else ""
 
     def _table(self, kind: str) -> _Table | None:
         """The table of weights or constants; None if the file has none."""

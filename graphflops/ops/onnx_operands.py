@@ -4,7 +4,8 @@
 onnxruntime. A line of the first names operators with the same operands: of each the type parameter, "" if no other operand
 has it, and the kinds of element types that it takes, `T=fi`, with `?` if it may be left out. onnxruntime loads no model
 whose operands differ. Of a kind any width is taken, since other runtimes have kernels for more types than an opset
-names; but `l` is int64 alone, the type of sizes and axes.
+names; but `l` is int64 alone, the type of sizes and axes. `torch_operands.txt` and `torch_shapes.txt` say the same of torch:
+what its kernels refuse both on the device meta and on the CPU.
 
 Shapes must go together as the operators' documentation says, and as onnxruntime wants them. A line of `onnx_shapes.txt`
 names operators, those of another domain with it, and the shape of each operand: a letter is a size that is the same wherever
@@ -34,7 +35,8 @@ from graphflops.ops.operator import operator
 from graphflops.tensor import INT64, DType, TensorType, flat
 
 OPERANDS = Path(__file__).with_name("onnx_operands.txt")
-_SHAPES = Path(__file__).with_name("onnx_shapes.txt")
+_TYPES = OPERANDS, OPERANDS.with_name("torch_operands.txt")
+_SHAPES = OPERANDS.with_name("onnx_shapes.txt"), OPERANDS.with_name("torch_shapes.txt")
 _KINDS = {"float": "f", "int": "i", "uint": "i", "bool": "b", "complex": "c", "other": "s"}
 Form = tuple[tuple[str, ...] | None, ...]
 
@@ -42,37 +44,45 @@ Form = tuple[tuple[str, ...] | None, ...]
 @lru_cache(maxsize=1)
 def _operands() -> Mapping[str, tuple[tuple[str, str], ...]]:
     found = {}
-    for line in OPERANDS.read_text(encoding="utf-8").splitlines():
+    for line in "".join(path.read_text(encoding="utf-8") for path in _TYPES).splitlines():
         operators, _, operands = line.partition(": ")
         taken = tuple((name, kinds) for name, _, kinds in (each.partition("=") for each in operands.split()))
         found.update(dict.fromkeys(operators.split(), taken))
     return found
 
 
-def fault(op: str, operands: Sequence[object]) -> str:
-    """What is wrong with the element types of a call's operands, or with their number; "" if nothing is."""
-    takes = _operands().get(op, _operands().get(operator(op).base, ()))
+def fault(op: str, operands: Sequence[object]) -> tuple[str, bool]:
+    """What is wrong with the element types of a call's operands, or with their number; "" if nothing is.
+
+    Also whether it is only that floating-point operands have several widths, of which autocasting makes one.
+    """
+    called = operator(op)
+    spelled = f"{called.functional or called.base}.{called.variant}"
+    takes = _operands().get(spelled, _operands().get(called.base, ()))
     bound: dict[str, DType] = {}
     for place in range(max(len(operands), len(takes)) if takes else 0):
         name, kinds = takes[min(place, len(takes) - 1)]
         operand = operands[place] if place < len(operands) else None
         if operand is None and not kinds.endswith("?"):
-            return f"{op} is called without operand {place + 1}"
+            return f"{op} is called without operand {place + 1}", False
+        if operand is not None and place >= len(takes) and not kinds.endswith("?"):
+            return f"{op} is called with more operands than {len(takes)}", False
         if not isinstance(operand, TensorType):
             continue
         is_long = operand.dtype is INT64 and "l" in kinds
         if kinds not in ("", "?") and _KINDS[operand.dtype.kind] not in kinds and not is_long:
-            return f"operand {place + 1} of {op} cannot be {operand.dtype}"
+            return f"operand {place + 1} of {op} cannot be {operand.dtype}", False
         first = bound.setdefault(name, operand.dtype) if name else operand.dtype
         if first is not operand.dtype:
-            return f"operands of {op} must have one element type, not {first} and {operand.dtype}"
-    return ""
+            text = f"operands of {op} must have one element type, not {first} and {operand.dtype}"
+            return text, first.kind == operand.dtype.kind == "float"
+    return "", False
 
 
 @lru_cache(maxsize=1)
 def _forms() -> Mapping[str, tuple[Form, ...]]:
     found, special = {}, {"-": None, "[]": ()}
-    for line in _SHAPES.read_text(encoding="utf-8").splitlines():
+    for line in "".join(path.read_text(encoding="utf-8") for path in _SHAPES).splitlines():
         names, _, text = line.partition(":")
         forms = (form.split() for form in text.split("|"))
         taken = tuple(tuple(special.get(shape, tuple(shape.split(","))) for shape in form) for form in forms)
@@ -83,7 +93,8 @@ def _forms() -> Mapping[str, tuple[Form, ...]]:
 
 def _forms_of(op: str) -> tuple[Form, ...]:
     """The forms that operands may have; a version of an operator that differs from the others has a line of its own."""
-    return _forms().get(op) or _forms().get(operator(op).base, ())
+    called = operator(op)
+    return _forms().get(op) or _forms().get(called.functional or called.base, ())
 
 
 def meet_sizes(op: str, operands: Sequence[object]) -> None:

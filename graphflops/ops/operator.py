@@ -1,6 +1,6 @@
 """The canonical operator behind a spelling, and the names of its arguments."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -249,8 +249,8 @@ def _parameters(arguments: str) -> tuple[tuple[str, ...], Mapping[str, str]]:
     return parameters, keywords
 
 
-# Names of the arguments of torch's operators in the order of their schemas, written by `python -m
-# tests.oracle.operator_arguments`. An operator whose arguments a release of torch renamed is there twice.
+# Names of the arguments of torch's operators in the order of their schemas, with `!` those that have no default, written by
+# `python -m tests.oracle.operator_arguments`. An operator whose arguments a release of torch renamed is there twice.
 ARGUMENTS = Path(__file__).with_name("arguments.txt")
 
 
@@ -262,6 +262,11 @@ def _text() -> str:
 @lru_cache(maxsize=2**12)
 def orders(spelling: str) -> tuple[tuple[str, ...], ...]:
     """The argument names of an operator, by release; () for one that the table does not have."""
+    return tuple([tuple([name.rstrip("!") for name in names]) for names in _marked(spelling)])
+
+
+@lru_cache(maxsize=2**12)
+def _marked(spelling: str) -> tuple[tuple[str, ...], ...]:
     text, wanted = _text(), f" {spelling.removeprefix('aten.')} "
     found = []
     at = text.find(wanted)
@@ -283,6 +288,24 @@ def by_name(table: Mapping[str, Entry]) -> Mapping[str, Entry]:
 def means(canonical: str, name: str) -> bool:
     """Whether a dialect calls the argument of that canonical name so."""
     return name == canonical or name in ARGUMENT_NAMES.get(canonical, ())
+
+
+def placed(spelling: str, args: Sequence[Any], kwargs: Iterable[tuple[str, Any]]) -> list[Any]:
+    """The operands of a call in the order of the schema; `...` for one that is left out."""
+    named = dict(kwargs)
+    order = max(orders(spelling), key=lambda order: len({*named} & {*order}), default=())
+    found = dict(enumerate(args)) | {order.index(name): x for name, x in named.items() if name in order}
+    return [found.get(place, ...) for place in range(max(found, default=-1) + 1)]
+
+
+def lacking(spelling: str, operands: Sequence[Any]) -> str:
+    """An operand that a call leaves out, although no release has a default for it; "" if there is none."""
+    given = {place for place, operand in enumerate(operands) if operand is not ...}
+    needed = (
+        [x if x[-1] == "!" and place not in given else "" for place, x in enumerate(names)]
+        for names in _marked(spelling)
+    )
+    return min((next(filter(None, names), "") for names in needed), default="", key=len).rstrip("!")
 
 
 @lru_cache(maxsize=2**12)

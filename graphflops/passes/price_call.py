@@ -9,14 +9,15 @@ from msgspec.structs import astuple
 
 from graphflops.base.record import Record, replace
 from graphflops.cost import QUANTITIES, WORK_QUANTITIES, Cost, Estimate, Value
-from graphflops.dims import Dim, Expr, Meeting, meetings
+from graphflops.dims import Dim, Expr, Meeting, differ, meetings
 from graphflops.errors import GraphflopsError, NoRuleError, RuleError, ShapeError, shown
 from graphflops.ops import Op, onnx_operands, operator
+from graphflops.ops.operator import lacking, placed
 from graphflops.passes.gradients import backward_of, wants, without_gradient
 from graphflops.passes.program import Backward
 from graphflops.report import State
 from graphflops.rules.control import MARKS, over_hidden_axes
-from graphflops.rules.registry import Rule, check_kinds, check_operands
+from graphflops.rules.registry import Rule, check_kinds, check_operands, require
 from graphflops.rules.shapes import held
 from graphflops.tensor import SequenceType, TensorType, UnknownType, flat, mapped, sizes_in, with_sizes
 
@@ -25,6 +26,8 @@ _MOST_TERMS, _MOST_DEGREE, _MOST_DEPTH = 24, 8, 12  # of a size; a larger expres
 _LARGEST_NUMBER = 2**64  # coefficient in a size
 _BYTE = 8  # bits
 _LARGEST_SIZE, _LARGEST_COST, _MOST_AXES = 2**128, 2**512, 256
+# Numbers of a kind are written in place to those of the same or of a more general one.
+_GENERALITY = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3, "other": 4}
 RANKLESS = "an operand has an unknown number of axes, here or in calls that depend on this one"
 
 
@@ -81,14 +84,16 @@ def price_call(
     try:
         by_place = wanted is None and not op.startswith("higher_order.")
         arguments = rule.bound(op, args, kwargs, by_place=by_place)
-        check_operands(rule, op, arguments)
+        check_operands(op, arguments)
+        hint = _misfit_of_torch(op, args, kwargs, stated) if wanted is None else ""
         if stated:
             check_kinds(op, arguments)
         training = training and not operator(op).stops_gradients
         if training and operator(op).kind in ("view", "cast"):  # further tensors only give their form
             (first, operand), *others = arguments.items()
             arguments = {first: operand, **{name: mapped(value, without_gradient) for name, value in others}}
-        return _completed(rule, op, arguments, (args, kwargs), wanted, training)
+        priced = _completed(rule, op, arguments, (args, kwargs), wanted, training)
+        return replace(priced, estimate=replace(priced.estimate, hint=("GF103", hint))) if hint else priced
     except NoRuleError as error:
         return unknown_call("GF101", str(error))
     except RecursionError:
@@ -102,12 +107,22 @@ def price_call(
 
 def _fault(op: str, args: Operands, kwargs: Keywords, stated: bool) -> tuple[str, str]:
     """The code and message of what is wrong with a call of ONNX, whatever its rule says; the message is "" for nothing."""
-    if stated and (problem := onnx_operands.fault(op, args)):
+    if stated and (problem := onnx_operands.fault(op, args)[0]):
         return "GF118", problem
     if problem := onnx_operands.wrong_attribute(op, kwargs):
         has_all = all(name in (onnx_operands.attributes(op) or ()) for name, _ in kwargs)
         return ("GF118" if has_all else "GF104"), problem
     return "GF118", onnx_operands.broken(op, args, kwargs)
+
+
+def _misfit_of_torch(op: str, args: Operands, kwargs: Keywords, stated: bool) -> str:
+    """That a call mixes widths of numbers, as only autocasting can. Raises ShapeError for operands that torch refuses."""
+    operands = placed(op, args, kwargs)
+    left = f"{shown(op)} is called without its operand {name}" if (name := lacking(op, operands)) else ""
+    mixed, is_width = onnx_operands.fault(op, operands) if stated else ("", False)
+    if problem := left or onnx_operands.broken(op, operands, ()) or ("" if is_width else mixed):
+        raise ShapeError(problem)
+    return mixed
 
 
 def _completed(
@@ -131,11 +146,7 @@ def _completed(
     # The rule may be that of the functional operator, while the call writes its first tensor.
     spelled, key = operator(op), rule.key.removeprefix("sparse.")
     if spelled.mutates and not key.startswith(spelled.base) and tensors:
-        target = next(value for value in flat(arguments.values()) if isinstance(value, TensorType))
-        written: Value = target if is_free(estimate) else target.view(target.shape)
-        if spelled.stops_gradients:
-            written = without_gradient(written)
-        estimate = replace(estimate, out=(written, *estimate.out[1:]), alias=True)
+        estimate = _in_place(op, estimate, arguments)
     back = backward_of(rule, arguments, estimate, tensors) if training else None
     if any(tensor.mapped for tensor in tensors) and not rule.key.startswith(MARKS):
         estimate = over_hidden_axes(estimate, tensors)
@@ -149,6 +160,19 @@ def _completed(
         met=tuple(met),
         outgrown=wanted is not None and any(map(outgrown, estimate.out)),
     )
+
+
+def _in_place(op: str, estimate: Estimate, arguments: Mapping[str, Any]) -> Estimate:
+    """The estimate of a call that writes its result to its first tensor. Raises ShapeError if it does not fit there."""
+    target = next(value for value in flat(arguments.values()) if isinstance(value, TensorType))
+    if isinstance(made := estimate.out[0], TensorType) and not is_free(estimate):
+        fits = made.rank == target.rank and not any(map(differ, made.shape, target.shape))
+        fits = fits and _GENERALITY[made.dtype.kind] <= _GENERALITY[target.dtype.kind]
+        require(fits, f"{op} makes {made}, which cannot be written to {target}")
+    written: Value = target if is_free(estimate) else target.view(target.shape)
+    if operator(op).stops_gradients:
+        written = without_gradient(written)
+    return replace(estimate, out=(written, *estimate.out[1:]), alias=True)
 
 
 def unknown_call(code: str, problem: str, out: tuple[Value, ...] = ()) -> Priced:

@@ -108,9 +108,8 @@ class Reconciler:
             if self.binding.moved and priced.code in ("GF104", "GF118"):
                 raise ModelError(f"{place_of(node)}: {problem}; {_EXPORT_DYNAMIC}")
             self.say(priced.code, node, problem)
-        if priced.estimate.hint:
-            code, text = priced.estimate.hint
-            self.say(code, node, text)
+        if priced.estimate.hint and not (autocast and priced.estimate.hint[0] == "GF103"):
+            self.say(priced.estimate.hint[0], node, priced.estimate.hint[1])
         if priced.met:
             for pair in priced.met:
                 self.equalities[pair] = graph is self.program or self.equalities.get(pair, False)

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from graphflops.base.record import Record
 from graphflops.cost import Estimate
-from graphflops.dims import differ
 from graphflops.errors import RuleError, ShapeError, shown
 from graphflops.ops import Kind, operator
 from graphflops.ops.onnx_operands import attributes
@@ -39,11 +38,6 @@ _TAKEN = {
     for (argument, *dtypes), names in [(part.split() for part in line.split(":"))]
     for name in names
 }
-# How many axes the factors have, for operators of torch that are one case of matmul.
-_AXES = {
-    "mm": [2, 2], "addmm": [2, 2], "bmm": [3, 3], "baddbmm": [3, 3], "addbmm": [3, 3], "mv": [2, 1], "addmv": [2, 1],
-    "dot": [1, 1], "vdot": [1, 1], "addr": [1, 1],
-}  # fmt: skip
 
 
 class Rule(Record, frozen=True):
@@ -269,8 +263,8 @@ def _add(rule: Rule, table: dict[str, Rule], homes: Mapping[str, Home], what: st
     table[key] = rule
 
 
-def check_operands(rule: Rule, op: str, arguments: Mapping[str, object]) -> None:
-    """Raises ShapeError for indices or a mask of an element type, or factors of a rank, that the operator does not take."""
+def check_operands(op: str, arguments: Mapping[str, object]) -> None:
+    """Raises ShapeError for indices or a mask of an element type that the operator does not take."""
     called = operator(op)
     base = called.functional or called.base
     name, taken = _TAKEN.get(base, ("", []))
@@ -278,11 +272,6 @@ def check_operands(rule: Rule, op: str, arguments: Mapping[str, object]) -> None
     for each in given if isinstance(given, tuple) else (given,):
         if isinstance(each, TensorType) and each.dtype.name not in taken:
             raise ShapeError(f"{name} of {op} cannot be {each.dtype}")
-    if ranks := _AXES.get(base.removeprefix("aten.")):
-        factors = [x for name in rule.product if isinstance(x := arguments.get(name), TensorType)]
-        batches = [x.shape[: ranks[0] - 2] for x in factors]
-        fits = ranks == [x.rank for x in factors] and not any(map(differ, *batches))
-        require(fits, f"{op} does not multiply {' by '.join(map(str, factors))}")
 
 
 def check_kinds(op: str, arguments: Mapping[str, object]) -> None:

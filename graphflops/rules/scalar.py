@@ -9,7 +9,7 @@ from graphflops import dims
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Expr
 from graphflops.dims.atoms import FUNCTIONS, MAX_POWER_BITS
-from graphflops.rules.registry import rule
+from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import Shape, axis_of, divided, remainder_of_dividend
 from graphflops.tensor import TensorType
 
@@ -165,6 +165,7 @@ def is_same_size(a: TensorType, b: TensorType) -> Estimate:
 @rule("aten.item _local_scalar_dense", "prims.item")
 def item(x: TensorType) -> Estimate:
     """Reads the only element, unless its value is known."""
+    require(not dims.differ(x.numel, 1), f"{x} is no single number")
     if isinstance(x.value, (int, Expr)):
         return number(x.value)
     return Estimate((data_dependent("item"),), reads=(x,), writes=())
@@ -173,6 +174,7 @@ def item(x: TensorType) -> Estimate:
 @rule("aten.is_nonzero")
 def is_nonzero(x: TensorType) -> Estimate:
     """Reads and compares the only element, unless its value is known."""
+    item(x)
     if isinstance(x.value, int):
         return number(x.value != 0)
     return Estimate((data_dependent("is_nonzero"),), vector_flops=1, reads=(x,), writes=())

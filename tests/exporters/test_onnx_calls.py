@@ -19,6 +19,7 @@ Y = [helper.make_empty_tensor_value_info("y")]
         (node("Conv", ["x"], ["y"]), "onnx.Conv.11 is called without operand 2"),
         (node("Conv", ["x", "", "w"], ["y"]), "onnx.Conv.11 is called without operand 2"),
         (node("Relu", [], ["y"]), "onnx.Relu.14 is called without operand 1"),
+        (node("Relu", ["x", "w"], ["y"]), "onnx.Relu.14 is called with more operands than 1"),
         (node("Conv", ["x", "w"], ["y"], group="two"), "group of onnx.Conv.11 must be an integer, not 'two'"),
         (
             node("Conv", ["x", "w"], ["y"], strides=2),

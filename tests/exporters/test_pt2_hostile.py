@@ -403,7 +403,25 @@ def test_random_changes_of_the_bytes(tmp_path: Path) -> None:
 )
 def test_strides_that_no_tensor_has(tmp_path: Path, strides: tuple[int, ...], says: str) -> None:
     values = {"x": {**meta(8, 8), "strides": [{"as_int": stride} for stride in strides]}, "y": meta(8, 8)}
-    refused(save(tmp_path / "a.pt2", program(None, values)), f"input x has {says}, which no tensor of")
+    refused(save(tmp_path / "a.pt2", program(None, values)), f"value x has {says}, which no tensor of")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "says"),
+    [
+        (
+            {"strides": [{"as_int": -8}, {"as_int": 1}]},
+            "value y has strides [-8, 1], which no tensor of float32[8, 8] has",
+        ),
+        (
+            {"requires_grad": True, "dtype": 5},
+            "value y requires a gradient, which no tensor of int64[8, 8] has",
+        ),
+    ],
+)
+def test_what_no_result_has(tmp_path: Path, recorded: dict[str, Any], says: str) -> None:
+    values = {"x": meta(8, 8), "y": meta(8, 8) | recorded}
+    refused(save(tmp_path / "a.pt2", program(None, values)), says)
 
 
 def test_the_strides_of_an_example_make_no_input_small(tmp_path: Path) -> None:

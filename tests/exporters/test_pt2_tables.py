@@ -129,6 +129,23 @@ def test_a_dense_weight_that_the_program_records_as_sparse(tmp_path: Path) -> No
     assert "GF119" in {one.code for one in contradictions(analyze(tmp_path / "a.pt2"))}
 
 
+def test_a_weight_of_which_a_part_is_stored(tmp_path: Path) -> None:
+    files = members(Layers, 8)
+    name = ROOT + "data/weights/" + opened(files, WEIGHTS_CONFIG)["config"]["second.weight"]["path_name"]
+    stored = len(files[name])
+    (text,) = said(tmp_path, {**files, name: files[name][:-4]})
+    assert text.endswith(f"stored in {stored - 4} bytes in place of {stored} in the table of stored weights")
+    assert said(tmp_path, {**files, name: b""}) == []  # as an export on fake tensors stores all of them
+
+
+def test_a_weight_that_is_not_stored(tmp_path: Path) -> None:
+    files = members(Layers, 8)
+    table = opened(files, WEIGHTS_CONFIG)
+    del table["config"]["second.weight"]
+    (text,) = said(tmp_path, with_json(files, table, WEIGHTS_CONFIG))
+    assert text == "second.weight is not among the stored weights"
+
+
 # Checkpoints
 
 

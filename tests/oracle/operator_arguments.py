@@ -36,14 +36,17 @@ def declared() -> dict[str, tuple[str, ...]]:
         base = schema.name.replace("::", ".")
         spelling = f"{base}.{schema.overload_name or 'default'}"
         if not table.RULES.keys().isdisjoint((spelling, base, base.removesuffix("_"))) and schema.arguments:
-            found[spelling] = tuple(argument.name for argument in schema.arguments)
+            found[spelling] = tuple(
+                f"{argument.name}{'' if argument.has_default_value() else '!'}"
+                for argument in schema.arguments
+            )
     return found
 
 
 def in_order(some: tuple[str, ...], every: tuple[str, ...]) -> bool:
-    """Whether names stand among others in the same order."""
-    rest = iter(every)
-    return all(name in rest for name in some)
+    """Whether names stand among others in the same order, whatever has a default."""
+    rest = iter([name.rstrip("!") for name in every])
+    return all(name.rstrip("!") in rest for name in some)
 
 
 def missing() -> dict[str, tuple[str, ...]]:
@@ -53,12 +56,19 @@ def missing() -> dict[str, tuple[str, ...]]:
 
 
 def with_installed(table: dict[str, set[tuple[str, ...]]]) -> dict[str, set[tuple[str, ...]]]:
-    """The table with the names of the installed release: in the place of those that are fewer, beside others."""
+    """The table with the names of the installed release: in the place of those that are fewer, beside others.
+
+    An argument with a default in one release has one in the table.
+    """
     found = dict(table)
     for spelling, names in declared().items():
         known = table.get(spelling, set())
         if not any(in_order(names, other) for other in known):
             found[spelling] = {names, *(other for other in known if not in_order(other, names))}
+        given = {name for name in (f"{each.rstrip('!')}!" for each in names) if name not in names}
+        found[spelling] = {
+            tuple(x.rstrip("!") if x in given else x for x in each) for each in found[spelling]
+        }
     return found
 
 
