@@ -328,6 +328,8 @@ def _slow_result(concrete: ConcreteCall, times: Mapping[str, float] = _TIME) -> 
     if concrete.operator.name == "grid_sample":
         mode = concrete.own.get("interpolation_mode") or BILINEAR
         return times["point"] * max(1, taps_of(mode, concrete.operands[0].rank - 2))
+    if kind == "resampling":  # a load for each further place
+        return max(places_of_interpolation(concrete.call, concrete.operands[0].rank) - 1, 0)
     if kind not in _COMPUTED or _is_product(concrete):
         return 0
     return times["function"] * (cost.transcendentals // elements) + times["random"] * (kind in _DRAWN)

@@ -89,7 +89,8 @@ def _rows_and_waits(kernel: Kernel, rates: Rates, device: Device) -> tuple[float
 
     Other blocks continue meanwhile. Memory takes twice as long as the cache to answer (`load`); if a load needs what the one
     before has found, three times (`chain`). What is read twice (`again`) takes longer if the cache no longer holds it
-    (`evicted`). Few depthwise channels have a block each, which goes over all images (`image`).
+    (`evicted`). Rows of up to a warp's elements may cost less (`short`). Few depthwise channels have a block each, which goes
+    over all images (`image`).
     """
     if isinstance(kernel.sizes, Convolution) and "position" in rates:
         images = kernel.sizes.batch * prod(kernel.sizes.result) * rates.get("image", 0.0) * 1e-9
@@ -103,7 +104,7 @@ def _rows_and_waits(kernel: Kernel, rates: Rates, device: Device) -> tuple[float
     is_reduction, is_inner = kernel.family == "reduction", kernel.sizes.is_inner
     columns, each = float(kernel.sizes.columns), 1.0  # each: warps per row; short rows share a warp
     if is_inner and (is_reduction or kernel.family == "softmax"):
-        each = min(1.0, columns / WARP)
+        each = min(1.0, columns / WARP) * (rates.get("short", 1.0) if columns <= WARP else 1.0)
     elif is_reduction:  # along an outer axis, each thread has one result
         each = 1 / WARP
     if is_reduction and kernel.variant in ("", "pairs"):

@@ -123,6 +123,12 @@ def test_products_are_rounded_up_to_eight() -> None:
         # four elements of the image, each in another sector; one of the nearest
         ("grid_sampler_2d.default", (t(2, 3, 8, 8), t(2, 5, 5, 2), 0, 0, False), 4 * 22),
         ("grid_sampler_2d.default", (t(2, 3, 8, 8), t(2, 5, 5, 2), 1, 0, False), 22),
+        # each further element of the image is a load
+        ("upsample_bilinear2d.vec", (t(2, 3, 8, 8), (16, 16), False, None), 4 - 1),
+        ("upsample_bicubic2d.vec", (t(2, 3, 8, 8), (16, 16), False, None), 16 - 1),
+        ("upsample_nearest2d.vec", (t(2, 3, 8, 8), (16, 16), None), 0),
+        ("pow.Tensor_Scalar", (t(4, 8), 2), 0),  # a product
+        ("pow.Tensor_Scalar", (t(4, 8), 0.5), 2.25),
         ("exp.default", (t(0, 8),), 0),
         ("exp.default", (t(),), 2.25),
         ("max_pool2d.default", (t(1, 1, 3, 3), (3, 3)), 2.5 * 9),
