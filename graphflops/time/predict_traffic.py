@@ -89,8 +89,8 @@ def _rows_and_waits(kernel: Kernel, rates: Rates, device: Device) -> tuple[float
 
     Other blocks continue meanwhile. Memory takes twice as long as the cache to answer (`load`); if a load needs what the one
     before has found, three times (`chain`). What is read twice (`again`) takes longer if the cache no longer holds it
-    (`evicted`). Rows of up to a warp's elements may cost less (`short`). Few depthwise channels have a block each, which goes
-    over all images (`image`).
+    (`evicted`). Rows of up to a warp's elements may cost less (`short`). Few depthwise channels have a block each, which
+    goes over all images (`image`).
     """
     if isinstance(kernel.sizes, Convolution) and "position" in rates:
         images = kernel.sizes.batch * prod(kernel.sizes.result) * rates.get("image", 0.0) * 1e-9
