@@ -41,7 +41,7 @@ GRAPHS = [
     ("g (float[2] a) => (float[2] y) { y = Add(a, b) }", "GF202", "error"),
     ("g (float[2] a) => (float[2] y, float[2] z) { y = Relu(a) }", "GF202", "error"),
     ("g (float[2] a) => (float[2] y) { y = Relu(a) \n y = Exp(a) }", "GF203", "error"),
-    ("g (float[2] a) => (float[2] y) { y = Relu(a, a) }", "GF204", "error"),
+    ("g (float[2] a) => (float[2] y) { y = Relu(a, a) }", "GF118", "error"),
     ("g (float[2] a) => (float[2] y) { y = Relu <slope = 1> (a) }", "GF204", "error"),
     ("g (float[2] a) => (float[2] y) { y = Relu <axis = 1> (a) }", "GF204", "error"),
     ("g (float[2] a) => (float[2] y) { y = Softmax <axis = 1.5> (a) }", "GF118", "error"),

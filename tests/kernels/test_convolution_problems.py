@@ -102,10 +102,10 @@ def test_conversions_of_images() -> None:
 
 
 def test_a_bias_of_integers_begins_their_sums() -> None:
-    given = t(2, 8, 6, 6, dtype="int8"), t(16, 8, 3, 3, dtype="int8")
-    with_bias = forward("aten.conv2d.default", *given, t(16, dtype="int32"))
+    given = t(2, 8, 6, 6, dtype="int8"), t(8, 16, 3, 3, dtype="int8")
+    with_bias = forward("aten.conv_transpose2d.input", *given, t(16, dtype="int32"))
     assert [kernel.family for kernel in with_bias] == [
-        kernel.family for kernel in forward("aten.conv2d.default", *given)
+        kernel.family for kernel in forward("aten.conv_transpose2d.input", *given)
     ]
     assert "elementwise" not in [kernel.family for kernel in with_bias]
 

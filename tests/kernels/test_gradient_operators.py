@@ -94,7 +94,8 @@ def test_a_gradient_operator_copies_a_transposed_operand_as_the_backward_of_its_
 def test_the_backward_of_an_attention_is_one_fused_kernel() -> None:
     head = t(*HEADS)
     given = (head, head, head, head, head, statistics(*HEADS[:-1]), None, None, 128, 128, 0.0, True)
-    call = one_call("aten._scaled_dot_product_flash_attention_backward.default", *given, outputs=3)
+    drawn = t(2, dtype="uint64"), t(dtype="uint64")  # the state of the random numbers
+    call = one_call("aten._scaled_dot_product_flash_attention_backward.default", *given, *drawn, outputs=3)
     (kernel,) = call_kernels(call)
     assert (kernel.family, kernel.sizes.phase) == ("attention", "backward")  # type: ignore[union-attr]
     assert kernel.flops == 5 * 2 * 2 * 4 * 128 * 128 * 64  # five products, of one tile
