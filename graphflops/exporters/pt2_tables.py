@@ -155,9 +155,8 @@ class Tables:
             return f"with strides {strides}"
         offset = 0 if meta.storage_offset is None else meta.storage_offset.as_int or 0
         needed = extent(sizes, strides, offset) * dtype.bits // 8  # type: ignore[arg-type]
-        is_short = (
-            0 < entry.size < needed and not is_sparse
-        )  # on fake tensors one empty member serves for all
+        # On fake tensors, one empty member serves for all.
+        is_short = 0 < entry.size < needed and not is_sparse
         return f"stored in {entry.size:,} bytes in place of {needed:,}" if is_short else ""
 
     def _table(self, kind: str) -> _Table | None:

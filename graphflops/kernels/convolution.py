@@ -128,7 +128,7 @@ class Convolution(Struct, eq=False, dict=True):
             any(step != 1 for step in _per_axis(arguments.get("dilation", 1), axes)),
         )
 
-    def is_product(self, phase: str) -> bool:
+    def is_of_cublas(self, phase: str) -> bool:
         """Whether cuBLAS multiplies an operand that is channels last: tensor cores of cuDNN cannot read its channels."""
         is_pointwise = self.is_pointwise and self.groups == 1 and not (self.is_strided or self.transposed)
         if not (is_pointwise and self.is_half) or self.is_aligned:

@@ -321,7 +321,7 @@ class Problem(Struct, frozen=True, dict=True):
         """The kernels of the phase: conversions before and after one kernel, or only one kernel for each group."""
         reads, writes = _MOVED[self.phase]
         moved = (sum(self.tensors[each].full_bytes for each in reads), self.tensors[writes].full_bytes)
-        if self.is_channels_last and self.conv.is_product(self.phase):
+        if self.is_channels_last and self.conv.is_of_cublas(self.phase):
             return [Kernel("matmul", self.x.dtype, flops, 0, *moved, self.sizes.product)]
         kernel = Kernel("convolution", self.x.dtype, flops, 0, *moved, self.sizes, launches=self.launches)
         if self.way in ("one_by_one", "direct"):

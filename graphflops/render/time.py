@@ -99,7 +99,11 @@ def table(report: Report, by: Cut | None, top: int | None) -> TextTable:
     key, kind = _key(report, by), by or "module"
     groups = grouped((key(row), row) for row in report.rows if row.time or row.backward_time)
     found = [
-        _Share(name or f"(no {kind})", len(rows), [each for row in rows for each in row[-2:] if each])
+        _Share(
+            name or f"(no {kind})",
+            len(rows),
+            [each for row in rows for each in (row.time, row.backward_time) if each],
+        )
         for name, rows in groups.items()
         if name is not None
     ]

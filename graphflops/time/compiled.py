@@ -221,11 +221,7 @@ class Written:
             slow += sum(self._slow(op, is_inner) for op in self._inside(planned)) * elements
         except OpenSizeError:
             return None
-        # A copy that transposes has no tiles if it reads what was written in place: inductor looks for the tensor's new name
-        # among the reads (`extract_normalized_read_writes` of torch/_inductor/tiling_utils.py).
-        placed = [op for op in loops if op.is_across and not self.joint.written.isdisjoint(op.reads)]
-        placed += [op for op in loops if op.role == "apart"]
-        slow += _TIME["point"] * sum(op.elements for op in placed)
+        slow += _TIME["point"] * sum(op.elements for op in loops if self._is_apart(op))
         # One block for each row: neighbouring elements of a block are in different sectors.
         if any(map(self._is_split_scan, reductions)):
             slow += _TIME["point"] * elements * (loads + len(whole))
@@ -233,10 +229,10 @@ class Written:
             slow += _TIME["outer_moment"] * elements
         kept = max([op.kept for op in reductions], default=0)
         rows = Rows(kept, -(-elements // kept), is_inner) if kept else None
-        is_joint = any(
+        joins = any(
             op.role == "moments" or (self._is_softmax(op) and not op.is_gradient) for op in reductions
         )
-        found = written_kernel(elements, loads, read, written, slow, rows, is_joint)
+        found = written_kernel(elements, loads, read, written, slow, rows, joins)
         return replace(found, variant="fused.parts") if {op.role for op in reductions} == {"parts"} else found
 
     def start(self, op: Extern) -> Kernel | None:
@@ -291,6 +287,14 @@ class Written:
 
     def _bytes(self, name: str) -> int:
         return self.sizes(self.joint.inputs.get(name) or self.joint.sizes.get(name, 0))
+
+    def _is_apart(self, op: Loop) -> bool:
+        """Whether neighbouring threads write to different sectors.
+
+        A copy that transposes has no tiles if it reads what was written in place: inductor looks for the tensor's new name
+        among the reads (`extract_normalized_read_writes` of torch/_inductor/tiling_utils.py).
+        """
+        return op.role == "apart" or (op.is_across and not self.joint.written.isdisjoint(op.reads))
 
     def _is_softmax(self, op: Loop) -> bool:
         return op.node in self.calls and self.calls[op.node].node.operator.kind == "softmax"
@@ -375,7 +379,7 @@ def written_kernel(
     """A pointwise kernel, or one that reduces rows. loads: per element. slow: the time of slow instructions, in loads.
 
     A block holds a row in registers, whose number is a power of two. It loops over a longer row, and does so again for the
-    results. Means with variances, and softmax (is_joint), also join the elements that the last turn of the loop lacks.
+    results. Means with variances, and softmax (joins), also join the elements that the last turn of the loop lacks.
     """
     if rows is None:
         work = int(elements * (_TIME["loop"] + loads) + slow)
