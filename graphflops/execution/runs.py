@@ -22,9 +22,9 @@ from graphflops.execution.fast_path import with_fast_paths
 from graphflops.execution.frames import Lifetimes, References
 from graphflops.execution.layouts import Layouts, chosen_kernel
 from graphflops.execution.strides import Values
-from graphflops.graph import EagerRun, Graph, Node, Ref
-from graphflops.passes.program import MemoryUse, PricedCall, PricedGraph, PricedProgram, owners
-from graphflops.tensor import TensorType, grouped
+from graphflops.graph import EagerRun, Graph, Ref
+from graphflops.passes.program import MemoryUse, PricedCall, PricedGraph, PricedProgram, latest, owners
+from graphflops.tensor import TensorType
 
 _OPERATOR = "unknown"  # the spelling of no operator: its kind is `other`, its arguments have no names
 
@@ -133,17 +133,15 @@ class Run:
             found = recorded(calls, self.eager)
         else:
             reads = dict(zip(map(id, self.graph.nodes), self.graph.operands, strict=True))
-            nodes = [call.node if call.node.python_stack else _with_lines(call) for call in calls]
             read = [reads.get(id(call.node)) or call.node.reads() for call in calls]
-            found = References(nodes, read, self.owners, self.is_empty).lifetimes()
+            found = References([call.node for call in calls], read, self.owners, self.is_empty).lifetimes()
         until = {name: ends[place] for name, place in found.until.items()}
         return replace(found, until=self.until_returns | until)
 
     @cached_property
     def until_returns(self) -> dict[str, int]:
-        """What the composites' functions hold, and until which call."""
-        ends = grouped((self.owners.get(name, name), end) for name, end in self.expanded.until.items())
-        return {owner: max(each) for owner, each in ends.items()}
+        """What composites and inlined functions hold, and until which call."""
+        return latest(self.expanded.until, self.owners)
 
     def is_empty(self, name: str) -> bool:
         """Whether a value is a vector without elements, as `torch.tensor([])` is."""
@@ -212,6 +210,10 @@ class Runs:
             calls = without_whole_slices(calls, values, program.returned)
             calls, values = as_run(calls, self.attentions, values, eager)
         found = expanded(calls, values, unfused, self.prices)
+        if graph.until:
+            ends = {call.node.name: end for call, end in found.given}
+            until = {name: ends[last] for name, last in graph.until.items() if last in ends}
+            found = replace(found, until={**until, **found.until})
         layouts = Layouts(found.calls, found.values, self.platform, program.orders, program.step)
         self.found.append(Run(found, layouts, program, eager))
         return self.found[-1]
@@ -226,14 +228,3 @@ def recorded(calls: Sequence[PricedCall], eager: EagerRun) -> Lifetimes:
         latest.append(last)
     held = {name: latest[until] for name, until in zip(eager.values, eager.until, strict=True) if until >= 0}
     return Lifetimes({name: until for name, until in held.items() if name in made}, frozenset())
-
-
-def _with_lines(call: PricedCall) -> Node:
-    """The node of a call; one that runs a graph (`with torch.no_grad():`) has the lines of the last call inside."""
-    node = call.node
-    for run, _ in call.estimate.regions:
-        for inside in reversed(run.calls) if isinstance(run, PricedGraph) else ():
-            if inside.node.python_stack:
-                last = inside.node
-                return replace(node, python_stack=last.python_stack, module_stack=last.module_stack)
-    return node

@@ -32,6 +32,10 @@ from graphflops.passes.program import PricedCall
 from graphflops.tensor import BFLOAT16
 
 _FEW_ROWS, _TILE, _FEW_TILES = limits("aten_2", "biased", "few_rows tile few_tiles")
+_IN_TURN = (
+    "float32",
+    "float16",
+)  # element types of which ATen multiplies one group after the other (GroupedBlas.cpp)
 _DEEP, _RESULTS, _MOST_RESULTS = limits("aten_2", "biased", "deep results most_results")
 
 
@@ -49,7 +53,7 @@ def product(call: ConcreteCall) -> list[Kernel]:
         return []
     sizes, like = found
     if call.operator.name == "grouped_mm":
-        return _of_groups(call, sizes, like.dtype)
+        return _of_groups(call, sizes, like)
     x, bias, out, kernels = call.operand("a"), call.operand("bias"), call.out, copied(call)
     if call.operator.name == "linear" and x is not None and x.rank > 2 and not x.is_contiguous:
         kernels.append(multiplied(replace(sizes, layout="tn") if kernels else sizes, like))
@@ -82,20 +86,27 @@ def _algorithm(call: ConcreteCall, sizes: Product, dtype: str, *, with_bias: boo
     return "long" if sizes.m * sizes.n < min(_RESULTS * sizes.k, _MOST_RESULTS) else "tn"
 
 
-def _of_groups(call: ConcreteCall, sizes: Product, dtype: str) -> list[Kernel]:
+def _of_groups(call: ConcreteCall, sizes: Product, like: Tensor) -> list[Kernel]:
     """One kernel multiplies the rows of each group by the group's matrix; another finds where groups begin.
 
-    Which groups have rows depends on data: the matrices read are as many as expected if rows fall into groups at random.
+    Without a kernel for the element type, zeros are filled in by a product for each group that has rows. Which groups have
+    any depends on data: the matrices read are as many as expected if rows fall into groups at random.
     """
     weight = max(call.operands, key=lambda operand: operand.rank)
     groups, rows = max(weight.shape[0], 1), sizes.m
+    reached = groups * (1 - (1 - 1 / groups) ** rows)
     sizes = replace(sizes, m=-(-rows // groups), batch=groups)
     read, written = call.cost.moved
     if call.operands[0].rank == 2 < weight.rank:
-        unread = min(rows, groups) - groups * (1 - (1 - 1 / groups) ** rows)
-        read -= int(unread * weight.full_bytes / groups)
+        if call.operator.word == "grouped_mm_fallback" or like.dtype in _IN_TURN:
+            each = replace(sizes, m=-(-rows // max(round(reached), 1)), batch=1)
+            return [
+                Kernel("elementwise", like.dtype, 0, 0, 0, written),
+                *[multiplied(each, like)] * round(reached),
+            ]
+        read -= int((min(rows, groups) - reached) * weight.full_bytes / groups)
         sizes = replace(sizes, algorithm="grouped")
-    kernel = Kernel("matmul", dtype, call.cost.matrix_flops, 0, read, written, sizes)
+    kernel = Kernel("matmul", like.dtype, call.cost.matrix_flops, 0, read, written, sizes)
     return [Kernel("elementwise", "int64"), kernel]
 
 

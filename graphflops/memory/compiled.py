@@ -29,7 +29,7 @@ _AGAIN = " again"  # appended to the name of a tensor that the backward recomput
 
 def compiled_memory_use(program: PricedProgram, plans: Plans) -> MemoryUse:
     """The peaks of a compiled program; torch.compile leaves recurrent layers (not cells) to eager execution."""
-    operators = [call.node.operator for call in program.main.calls]
+    operators = [call.node.operator for call in program.main.inlined.calls]
     if any(one.kind == "recurrent" and not one.word.endswith("_cell") for one in operators):
         return memory_use(program, partial(Eager, runs=plans))
     return memory_use(program, partial(OnGpu, runs=plans), partial(_CompiledPeaks, plans))
@@ -43,9 +43,7 @@ class _CompiledPeaks(Peaks):
     def measured(self, execution: CallByCall, graph: PricedGraph, seeds: Seeds) -> Measured:
         """The peak of a graph, its timeline, and how many of the timeline's entries outlive the graph."""
         inner = [(call, found) for call in execution.calls if (found := self.inside(call, seeds is not None))]
-        inside = {
-            call.node.name: dim_max(*(peak.bytes + peak.saved for peak in found)) for call, found in inner
-        }
+        inside = {call.node.name: dim_max(*(peak.bytes for peak in found)) for call, found in inner}
         run = _Run(self.plans.plan(graph, training=seeds is not None), self.meter(graph, execution), inside)
         # Gradients of parameters from an earlier micro-step, to which the new ones are finally added.
         for name in self.earlier(graph, seeds):

@@ -182,7 +182,7 @@ def _workspaces(program: PricedProgram, device: Device | None, timeline: Timelin
     Each thread that multiplies matrices has its own cuBLAS workspace, and the backward runs in a thread of its own.
     """
     size = None if device is None else device.blas_workspace_bytes
-    products = {call.row: _products(call) for call in program.main.calls}
+    products = {call.row: _products(call) for call in program.main.inlined.calls}
     uses = [moment for moment, row in enumerate(timeline.rows) if products.get(row)]
     if not size or not uses:
         return []

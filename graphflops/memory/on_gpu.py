@@ -209,7 +209,7 @@ class GraphOnGpu(Eager):
 
 def with_kernels(program: PricedProgram, runs: Runs) -> tuple[PricedProgram, Mapping[str, list[Dim]]]:
     """The program with each attention's kernel; and by reason, bytes of the scores of each unfused attention."""
-    execution = OnGpu(program.main, program.training is not None, runs)
+    execution = OnGpu(program.main.inlined, program.training is not None, runs)
     first = {use.calls[0] for use in program.attentions}
     calls = [call for call, _ in execution.run.expanded.given if call.node.name in first]
     chosen = {call.node.name: chosen_kernel(call, execution.layouts, execution.training) for call in calls}

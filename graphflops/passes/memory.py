@@ -13,7 +13,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Union
 
-from graphflops.attention.scopes import handed
 from graphflops.dims import Dim, dim_max, total
 from graphflops.errors import DimError
 from graphflops.graph import Ref, tensor_type
@@ -44,23 +43,23 @@ def memory_use(
     default by liveness of their calls' values.
     """
     peaks = (kind or Peaks)(program, execution)
-    forward, timeline, _ = peaks.of(program.main)
+    forward, timeline, _ = peaks.of(peaks.main)
     if program.training is None:
         return MemoryUse(forward, timeline)
-    return MemoryUse(forward, timeline, *peaks.of(program.main, program.graph.seeds))
+    return MemoryUse(forward, timeline, *peaks.of(peaks.main, program.graph.seeds))
 
 
 class Peaks:
     """Peaks of the graphs of one program; a nested graph that runs at several calls is measured once."""
 
     def __init__(self, program: PricedProgram, execution: Callable[[PricedGraph, bool], CallByCall]) -> None:
-        self.execution, self.program = execution, program
+        self.execution, self.program, self.main = execution, program, program.main.inlined
         training = program.training
         # The graph whose results are summed into the loss, so that their gradients repeat one number.
-        self.summed = program.main if training is not None and training.loss in ("sum", "mean") else None
+        self.summed = self.main if training is not None and training.loss in ("sum", "mean") else None
         self.names = program.names
-        # By nested graph and whether its gradients run too: its peak, and the bytes held as these begin.
-        self.nested: dict[tuple[PricedGraph, bool], tuple[Peak, Dim]] = {}
+        # By nested graph and whether its gradients run too.
+        self.nested: dict[tuple[PricedGraph, bool], Peak] = {}
 
     def of(self, graph: PricedGraph, seeds: Seeds = None) -> Measured:
         """The peak of a graph's own values, their timeline, and how many of its entries outlive the graph's run."""
@@ -78,7 +77,7 @@ class Peaks:
     def meter(self, graph: PricedGraph, execution: CallByCall) -> Meter:
         """A meter at the start of a graph. Inputs are live throughout; a nested graph's inputs are counted outside of it."""
         meter = Meter(self.program)
-        for entry in self.program.graph.inputs if graph is self.program.main else ():
+        for entry in self.program.graph.inputs if graph is self.main else ():
             value = execution.values.get(entry.name)
             if entry.role == "user" and isinstance(value, TensorType):
                 meter.take(entry.name, value.nbytes, "input")
@@ -88,40 +87,27 @@ class Peaks:
         """Parameters that have a gradient from the start, from an earlier micro-step."""
         training = self.program.training
         is_first = seeds is None or training is None or training.accumulate == 1
-        return () if is_first or graph is not self.program.main else trained_inputs(self.program)
+        return () if is_first or graph is not self.main else trained_inputs(self.program)
 
     def inside(self, call: PricedCall, training: bool) -> list[Peak]:
         """The peaks of the graphs that run in a call, beside its results."""
         runs = [(run, times) for run, times in call.estimate.regions if isinstance(run, PricedGraph)]
-        return [self.beside(call, run, times, training) for run, times in runs if times != 0]
+        return [self.beside(call, run.inlined, training) for run, times in runs if times != 0]
 
-    def beside(self, call: PricedCall, run: PricedGraph, times: Dim, training: bool) -> Peak:
-        """The peak of a nested graph. If its results are those of the call, they are in the same memory, and count there.
-
-        What a graph that runs once saves for its gradients is held until the call's gradient is computed.
-        """
+    def beside(self, call: PricedCall, run: PricedGraph, training: bool) -> Peak:
+        """The peak of a nested graph. If its results are those of the call, they are in the same memory, and count there."""
         if (run, training) not in self.nested:
-            found, timeline, _ = self.of(run, run.graph.seeds if training else None)
-            turn = timeline.gradients_from or 0  # before the first moment, nothing is held
-            saved = total(x.bytes for x in timeline.held if x.first < turn <= x.last)
-            self.nested[run, training] = found, saved
-        peak, held = self.nested[run, training]
+            self.nested[run, training], *_ = self.of(run, run.graph.seeds if training else None)
+        peak = self.nested[run, training]
         if run.out != call.estimate.out:
             return peak
         execution = self.execution(run, training)
-        owners = execution.owners()
-        pairs = zip(run.graph.outputs, call.node.outputs, strict=False)
-        made = [(x.value.name, name) for x, name in pairs if name is not None and isinstance(x.value, Ref)]
-        own = {inner: name for inner, name in made if owners.get(inner) == inner}
-        results = total(value.nbytes for name in own if (value := tensor_type(name, execution.values)))
-        if times != 1 or not training:
-            return Peak(dim_max(0, peak.bytes - results), peak.node)
-        given = [pair for graph, operands in handed(call.node) if graph is run.graph for pair in operands]
-        own.update((name, value.name) for name, value in given if isinstance(value, Ref))
-        saves, kept = execution.saved_values, dim_max(0, held - results)
-        read = {owners.get(name, name) for each in execution.calls for name in saves(each) if name}
-        reads = tuple([own[name] for name in own if name in read])
-        return Peak(dim_max(0, peak.bytes - results - kept), peak.node, kept, reads)
+        owners, values = execution.owners(), execution.values
+        names = [x.value.name for x in run.graph.outputs if isinstance(x.value, Ref)]
+        made = [name for name, kept in zip(names, call.node.outputs, strict=False) if kept is not None]
+        own = [name for name in dict.fromkeys(made) if owners.get(name) == name]
+        results = total(value.nbytes for name in own if (value := tensor_type(name, values)))
+        return Peak(dim_max(0, peak.bytes - results), peak.node)
 
 
 class _Liveness:
@@ -145,7 +131,7 @@ class _Liveness:
         self.starts = {
             x: found.first for found in self.checkpoints for x in range(found.first, found.last + 1)
         }
-        self.saved = _saved(self.root, execution, self.starts, peaks) if execution.training else {}
+        self.saved = _saved(self.root, execution, self.starts) if execution.training else {}
         ends = {self.root[name]: len(self.calls) - 1 for name in graph.graph.lasting if name in self.root}
         held = {**execution.held_until(), **ends}
         # In program order, whatever order the caller releases them in.
@@ -194,7 +180,7 @@ class _Liveness:
                 meter.take(output, self.bytes.get(output, 0), "value", output + again)
         beside = self.execution.saved_bytes(call) if self.execution.training else 0
         workspace = self.execution.forward_bytes(call, beside) - total(brief)
-        beside = beside - kept_first + total(peak.saved for peak in self.peaks[index])
+        beside = beside - kept_first
         if released is None:
             workspace = workspace + beside
         elif beside != 0:  # what is saved beside the results was made while they were computed
@@ -262,9 +248,7 @@ def _last_uses(
     return ends
 
 
-def _saved(
-    root: Mapping[str, str], execution: CallByCall, starts: Mapping[int, int], peaks: Sequence[Sequence[Peak]]
-) -> dict[str, int]:
+def _saved(root: Mapping[str, str], execution: CallByCall, starts: Mapping[int, int]) -> dict[str, int]:
     """By value that is saved for gradients, the place of the earliest call whose gradient reads it.
 
     A checkpoint saves its inputs for its first call, and nothing that it makes.
@@ -273,8 +257,7 @@ def _saved(
     saved: dict[str, int] = {}
     for index, call in enumerate(execution.calls):
         start = starts.get(index)
-        nested = [name for peak in peaks[index] for name in peak.reads]
-        names = [*execution.saved_values(call), *nested] if start is None else [*call.uses]
+        names = execution.saved_values(call) if start is None else call.uses
         for owner in dict.fromkeys(root[name] for name in names if name is not None and name in root):
             if start is None or owner not in made.setdefault(start, set()):
                 saved.setdefault(owner, index if start is None else start)

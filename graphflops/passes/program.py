@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from graphflops.attention import AttentionUse
+from graphflops.base.lazy import imported
 from graphflops.base.record import Record, field, replace
 from graphflops.cost import QUANTITIES, Cost, Estimate, Value
 from graphflops.dims import Dim, Meeting, symbol, total
@@ -20,7 +21,7 @@ from graphflops.passes.bind import Binding
 from graphflops.report import Coverage, Diagnostic, Named, Row, SymbolInfo, Timeline, known_values
 from graphflops.report.contradictions import diagnostic
 from graphflops.report.timeline import PhaseTime
-from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType, grouped
 from graphflops.training import Training
 
 
@@ -74,7 +75,7 @@ class PricedCall(Record, frozen=True):
         return [name for name in self.uses if isinstance(values.get(name), TensorType)]
 
 
-class PricedGraph(Record, frozen=True, eq=False):
+class PricedGraph(Record, frozen=True, eq=False, dict=True):
     """One graph, nested or not, priced at given operand types. Rules of control flow see it as a `RegionRun`."""
 
     graph: Graph
@@ -86,10 +87,20 @@ class PricedGraph(Record, frozen=True, eq=False):
     values: Mapping[str, Value]  # the type of every value by name
     stuck: str = ""  # the first call that cannot run, and why; "" for none
     held: Mapping[tuple[str, str], Diagnostic] = {}  # of a stuck nested graph: reported if it runs
+    # By operand of a function whose calls are inlined, the last of these: the function's caller holds the operand.
+    until: Mapping[str, str] = {}
 
     @property
     def name(self) -> str:
         return self.graph.name
+
+    @cached_property
+    def inlined(self) -> PricedGraph:
+        """The graph with the calls of graphs that run once within a call in place of that call."""
+        if not any(call.estimate.regions for call in self.calls):
+            return self
+        found: PricedGraph = imported("graphflops.passes.inlined:inlined")(self)
+        return found
 
 
 class PricedProgram(Record, frozen=True, eq=False):
@@ -196,14 +207,17 @@ def owners(
     return root
 
 
+def latest(until: Mapping[str, int], owners: Mapping[str, str]) -> dict[str, int]:
+    """By owner of memory, the latest place until which one of its values is held."""
+    ends = grouped((owners.get(name, name), end) for name, end in until.items())
+    return {owner: max(each) for owner, each in ends.items()}
+
+
 class Peak(Record, frozen=True):
     """The most bytes live at once, and the call at which they are live at the hinted sizes."""
 
     bytes: Dim = 0
     node: str = ""
-    # Of a nested graph: bytes beside these that it saves for its gradients, and the values around it that these read.
-    saved: Dim = 0
-    reads: tuple[str, ...] = ()
 
 
 class MemoryUse(Record, frozen=True):
@@ -262,6 +276,7 @@ class CallByCall:
     keeps_repeated = False  # whether a gradient that repeats one number is kept as that number
 
     def __init__(self, graph: PricedGraph, training: bool) -> None:
+        self.graph = graph
         self.calls: Sequence[PricedCall] = graph.calls  # those that run, in order
         self.values, self.training = graph.values, training  # training: whether the calls' gradients run too
         self.recomputed = graph.graph.recomputed  # by name of a call, the checkpoint that runs it again
@@ -273,7 +288,9 @@ class CallByCall:
 
     def held_until(self) -> Mapping[str, int]:
         """Owners of memory that is held past their last use, each with the place of the last call that holds it."""
-        return {}
+        places = {call.node.name: place for place, call in enumerate(self.calls)} if self.graph.until else {}
+        until = {name: places[last] for name, last in self.graph.until.items() if last in places}
+        return latest(until, self.owners())
 
     def forward_bytes(self, call: PricedCall, saved: Dim) -> Dim:
         """Bytes that a call needs beside its operands and results, and beside the bytes `saved` for its gradients."""

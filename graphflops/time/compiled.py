@@ -44,7 +44,7 @@ class CompiledLauncher(Launcher):
         """The launches of the forward, after the guards are checked."""
         self.records = records
         host = self.costs["compiled.guards"] + records * self.costs["compiled.autograd"] / 2
-        return [Launches(-1, (), host), *self._launches(self.program.main, 0, 1, is_backward=False)]
+        return [Launches(-1, (), host), *self._launches(self.program.main.inlined, 0, 1, is_backward=False)]
 
     def backward(self) -> list[Launches]:
         """The launches of the gradients, which are a graph of their own."""
@@ -52,7 +52,7 @@ class CompiledLauncher(Launcher):
         loss = loss_kernels(self.program, self.sizes, stores_gradients=True)
         return [
             Launches(-1, loss, self.costs["compiled.autograd"] / 2),
-            *self._launches(self.program.main, 0, 1, is_backward=True),
+            *self._launches(self.program.main.inlined, 0, 1, is_backward=True),
             Launches(-1, (), self.costs["compiled.parameter"] * len(self.parameters)),
         ]
 

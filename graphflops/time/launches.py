@@ -71,15 +71,18 @@ class Launcher:
     def forward(self, *, records: bool) -> list[Launches]:
         """The launches of the forward, with nested graphs behind the call that runs them. records: if a backward follows."""
         self.records = records
-        stacks = [call.node.module_stack for call in self.program.main.calls]
+        stacks = [call.node.module_stack for call in self.program.main.inlined.calls]
         start = Launches(-1, (), schedule.start_seconds(self.costs, stacks))
-        return [start, *self._forward(self.program.main, 0, 1)]
+        return [start, *self._forward(self.program.main.inlined, 0, 1)]
 
     def backward(self) -> list[Launches]:
         """The launches of the gradients, last call first, with sums of the gradients of values that several calls use."""
         self.records = True
         loss = loss_kernels(self.program, self.sizes, stores_gradients=False)
-        return [Launches(-1, loss, self.costs["backward.start"]), *self._backward(self.program.main, 0, 1)]
+        return [
+            Launches(-1, loss, self.costs["backward.start"]),
+            *self._backward(self.program.main.inlined, 0, 1),
+        ]
 
     def _forward(self, graph: PricedGraph, first: int, times: int) -> Iterator[Launches]:
         key = (graph, self.records)
@@ -267,7 +270,7 @@ class Launcher:
             except OpenSizeError:
                 count = 0
             if count:
-                yield run, place, count
+                yield run.inlined, place, count
             place += len(run.rows)
 
     def _attention_kernel(self, call: PricedCall, layouts: Layouts) -> AttentionKernel | None:

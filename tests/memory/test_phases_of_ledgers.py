@@ -150,7 +150,7 @@ def test_a_recorded_step_is_one_phase(is_training: bool, phase: str) -> None:
     held = (Held("w", "weight", 0, 1, 1000), Held("a", "value", 0, 0, 30), Held("b", "value", 0, 1, 20))
     program: Any = Space(
         graph=Space(step=Space(is_training=is_training)),
-        main=Space(calls=(), rows=[Space(node="first"), Space(node="second")]),
+        main=Space(inlined=Space(calls=()), rows=[Space(node="first"), Space(node="second")]),
         values={},
     )
     memory: Any = Space(inference=Timeline((0, 1), held, None))
