@@ -131,6 +131,7 @@ class CallLowering(Lowering):
                 "recomputable": again or operator.has("computed_again"),
                 "reads_twice": operator.has("gate") or any(len(way) > 1 for way in ways),
                 "views": dict(zip(of.operands, of.names, strict=True)) if operator.name == "stack" else {},
+                "is_repeating": operator.kind == "view" and self.typed(of.names[0]).stored is not None,
             }
             self.add(of, Loop, of.made, of.operands, **more)
             value = of.call.node.arguments().get("value")

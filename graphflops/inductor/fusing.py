@@ -75,6 +75,12 @@ def run_together(one: Op, other: Op) -> bool:
     return False
 
 
+def run_alike(one: Op, other: Op) -> bool:
+    """Whether one kernel can run both, and reads what both read only once: they loop over the same axes."""
+    repeats = [isinstance(op, Loop) and op.is_repeating for op in (one, other)]
+    return repeats[0] == repeats[1] and run_together(one, other)
+
+
 class _Group(Struct, eq=False):
     """Operators of one kernel. A group that reads another has a greater depth: joining at equal depth makes no cycle."""
 
@@ -112,7 +118,7 @@ class _Groups:
             for reader in dict.fromkeys(self.of[other.outputs[0]] for other in readers[-_FARTHEST:]):
                 own = self.of[op.outputs[0]]  # joining an earlier reader may have changed it
                 is_near = number - reader.first <= _FARTHEST and reader.depth == own.depth
-                is_open = reader is not own and is_near and run_together(reader.loop, own.loop)
+                is_open = reader is not own and is_near and run_alike(reader.loop, own.loop)
                 if is_open and self.fit([reader], op, own.members):
                     self.join(reader, own)
             readers.append(op)

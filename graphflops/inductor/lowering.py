@@ -73,6 +73,9 @@ class Loop(Op, frozen=True):
     ] = ""
     is_alone: bool = False  # whether it fuses with nothing
     is_across: bool = False  # whether it transposes, and so loops over tiles
+    is_repeating: bool = (
+        False  # whether it copies a tensor that is expanded: it loops over the repeats as an axis
+    )
 
     @property
     def is_fusible(self) -> bool:

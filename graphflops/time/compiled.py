@@ -1,7 +1,7 @@
 """Launches under torch.compile: the kernels of a program's plan, which inductor generates or libraries provide."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from graphflops.base.record import replace
@@ -188,8 +188,9 @@ def _image_kernels(kernel: Kernel) -> list[Kernel]:
 
 
 _PERSISTENT, _TURN = limits("inductor_2", "reduction", "persistent turn")
-# Times of parts of a kernel, and of additions to memory, in loads of an element each.
-_TIME, _ADDED = all_constants("inductor_2", "written"), all_constants("inductor_2", "added")
+# Times of parts of a kernel, of functions by operator, and of additions to memory, in loads of an element each.
+_TIME, _FUNCTION = all_constants("inductor_2", "written"), all_constants("inductor_2", "function")
+_ADDED = all_constants("inductor_2", "added")
 _ADDED_IN_HALF = all_constants("inductor_2", "added_in_half")
 _DRAWN = ("dropout", "random")
 _COMPUTED = ("elementwise", "comparison", "logic", "cast", "identity", "movement", "softmax", *_DRAWN)
@@ -201,7 +202,7 @@ class Written:
     def __init__(self, plan: Plan, sizes: Sizes) -> None:
         self.plan, self.joint, self.sizes = plan, plan.joint, sizes
         self.calls = {call.node.name: call for call in plan.execution.calls}
-        self.known: dict[tuple[int | str, bool, bool], float] = {}
+        self.known: dict[tuple[int | str, bool], float] = {}
 
     def kernel(self, planned: PlannedKernel) -> Kernel | None:
         """A kernel that reads each outside buffer once, and stores what others read; None if a size is open."""
@@ -211,14 +212,15 @@ class Written:
         reductions = [op for op in loops if isinstance(op, Reduction)]
         is_inner = bool(reductions) and all(op.is_inner for op in reductions)
         try:
-            loads, read = self._reads(planned)
+            loads, read, is_flat = self._reads(planned)
+            is_flat = is_flat and not any(op.moved or op.is_across for op in loops)
             # The tensor that it adds to is written by another kernel.
             summed = {name for op in adding for name in op.outputs}
             whole = [name for name in planned.outputs if name not in summed]
             written = sum(self.sizes(part.get(name) or sizes.get(name, 0)) for name in whole)
             written += sum(self._added(op) for op in adding)
-            slow = sum(self._slow(op, is_inner) * op.elements for op in loops)
-            slow += sum(self._slow(op, is_inner) for op in self._inside(planned)) * elements
+            slow = sum(self._slow(op) * op.elements for op in loops)
+            slow += sum(map(self._slow, self._inside(planned))) * elements
         except OpenSizeError:
             return None
         slow += _TIME["point"] * sum(op.elements for op in loops if self._is_apart(op))
@@ -232,6 +234,8 @@ class Written:
         joins = any(
             op.role == "moments" or (self._is_softmax(op) and not op.is_gradient) for op in reductions
         )
+        if not is_flat and rows is None:
+            slow += _TIME["places"] * elements
         found = written_kernel(elements, loads, read, written, slow, rows, joins)
         return replace(found, variant="fused.parts") if {op.role for op in reductions} == {"parts"} else found
 
@@ -261,8 +265,8 @@ class Written:
                 todo += op.computes
         return [*inside.values()]
 
-    def _reads(self, planned: PlannedKernel) -> tuple[float, int]:
-        """A kernel's loads per element, and the bytes that it reads."""
+    def _reads(self, planned: PlannedKernel) -> tuple[float, int, bool]:
+        """A kernel's loads per element, the bytes that it reads, and whether it reads only whole tensors of its size."""
         whole: dict[str, Op] = {}
         parts: dict[str, dict[str, int]] = {}
         outside = set(planned.reads)
@@ -278,7 +282,7 @@ class Written:
         total += sum(min(sum(read.values()), self._bytes(name)) for name, read in beside)
         narrow = {name for name, op in whole.items() if self._bytes(name) < op.elements}
         loads = sum(_TIME["narrow"] if name in narrow else 1 for name in whole)
-        return loads + sum(map(len, parts.values())), total
+        return loads + sum(map(len, parts.values())), total, not narrow and not parts
 
     def _added(self, op: Op) -> int:
         """Bytes that an operator adds to. Its other parts are read, by what is computed inside of it."""
@@ -299,24 +303,21 @@ class Written:
     def _is_softmax(self, op: Loop) -> bool:
         return op.node in self.calls and self.calls[op.node].node.operator.kind == "softmax"
 
-    def _times(self, is_inner: bool) -> Mapping[str, float]:
-        """The times of slow instructions. is_inner: whether a kernel reduces rows along the last axis."""
-        times = _TIME | {"window": _TIME["window_last"]} if self.joint.channels_last else _TIME
-        functions = ("function", "function_gradient") if is_inner else ()
-        return times | {name: _TIME["inner_function"] * _TIME[name] for name in functions}
-
-    def _slow(self, op: Loop, is_inner: bool = False) -> float:
+    def _slow(self, op: Loop) -> float:
         """The time of an operator's slow instructions, in loads per element."""
         call, is_softmax = self.calls.get(op.node), self._is_softmax(op)
         if call is None or (isinstance(op, Reduction) and (op.is_gradient or not is_softmax)):
             return 0
-        key = (self.plan.execution.forms.of(call) or op.node, op.is_gradient, is_inner)
+        if op.role == "join":
+            return _TIME["part"] * len(call.uses)
+        key = (self.plan.execution.forms.of(call) or op.node, op.is_gradient)
         if key not in self.known:
-            layouts = self.plan.execution.layouts
+            layouts, is_last = self.plan.execution.layouts, self.joint.channels_last
             concrete = ConcreteCall(call, layouts.values, layouts.known, self.sizes)
-            self.known[key] = (_slow_gradient if op.is_gradient else _slow_result)(
-                concrete, self._times(is_inner)
-            )
+            if op.is_gradient:
+                self.known[key] = _slow_gradient(concrete)
+            else:
+                self.known[key] = _slow_result(concrete, _TIME["window_last" if is_last else "window"])
         found = self.known[key]
         if op.is_gradient:
             is_sum = call.node.operator.kind in ("gather", "resampling")
@@ -324,19 +325,27 @@ class Written:
         return found if is_softmax or op.outputs[0] in call.node.outputs else 0
 
 
-def _slow_result(concrete: ConcreteCall, times: Mapping[str, float] = _TIME) -> float:
+def _slow_result(concrete: ConcreteCall, window: float = _TIME["window"]) -> float:
     kind, cost = concrete.operator.kind, concrete.cost
     elements = max(concrete.out.numel if concrete.out else 1, 1)
     if kind == "pooling":
-        return times["window"] * (cost.vector_flops // elements)
+        return window * (cost.vector_flops // elements)
     if concrete.operator.name == "grid_sample":
         mode = concrete.own.get("interpolation_mode") or BILINEAR
-        return times["point"] * max(1, taps_of(mode, concrete.operands[0].rank - 2))
+        return _TIME["point"] * max(1, taps_of(mode, concrete.operands[0].rank - 2))
     if kind == "resampling":  # a load for each further place
         return max(places_of_interpolation(concrete.call, concrete.operands[0].rank) - 1, 0)
     if kind not in _COMPUTED or _is_product(concrete):
         return 0
-    return times["function"] * (cost.transcendentals // elements) + times["random"] * (kind in _DRAWN)
+    return _function(concrete.operator.name) * (cost.transcendentals // elements) + _TIME["random"] * (
+        kind in _DRAWN
+    )
+
+
+def _function(name: str) -> float:
+    """The time of an operator's function. Exponentials and roots are one instruction; most others are long (libdevice)."""
+    own = _FUNCTION.get(name.removesuffix("_backward"), _FUNCTION["default"])
+    return _FUNCTION.get(name, own)
 
 
 def _is_product(concrete: ConcreteCall) -> bool:
@@ -345,7 +354,7 @@ def _is_product(concrete: ConcreteCall) -> bool:
     return isinstance(exponent, (int, float)) and float(exponent).is_integer()
 
 
-def _slow_gradient(concrete: ConcreteCall, times: Mapping[str, float] = _TIME) -> float:
+def _slow_gradient(concrete: ConcreteCall) -> float:
     """The time of a gradient's transcendental functions, pooling windows, or additions to memory, in loads per element."""
     kind, cost, gradient = concrete.operator.kind, concrete.backward_cost, concrete.gradient
     if kind == "gather":  # threads that add to the same place wait for each other
@@ -360,11 +369,12 @@ def _slow_gradient(concrete: ConcreteCall, times: Mapping[str, float] = _TIME) -
         x = concrete.operands[0]
         is_global = concrete.out is None or prod(concrete.out.shape[2:]) == 1
         windows = 0 if is_global else max(1, concrete.cost.vector_flops // max(x.numel, 1))
-        return times["window_gradient"] * windows
+        return _TIME["window_gradient"] * windows
     if kind not in _COMPUTED or gradient is None or not (gradient.operands or gradient.results):
         return 0
     elements = max(concrete.out.numel if concrete.out else 1, 1)
-    return times["function_gradient"] * (cost.transcendentals // elements)
+    # Beside it there is an exponential at most.
+    return _function(f"{concrete.operator.name}_backward") * min(cost.transcendentals // elements, 1)
 
 
 def written_kernel(

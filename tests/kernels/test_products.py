@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from graphflops.devices import complete, device
 from graphflops.kernels.kernel import Kernel, Product, Rows
+from graphflops.time.predict import predict
 from tests.one_call import g
 from tests.support import t
 from tests.time.one_call import backward, forward, made, pointwise
@@ -196,3 +198,28 @@ def test_groups_of_as_many_rows_are_a_batch() -> None:
     given = t(4, 12, **HALF), t(12, 6, **HALF), t(3, dtype="int32")
     _, kernel = forward("aten._grouped_mm.default", *given)
     assert (kernel.sizes.algorithm, kernel.written_bytes) == ("", 2 * 3 * 4 * 6)
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [
+        ("aten._grouped_mm.default", "float32"),
+        ("aten._grouped_mm.default", "float16"),
+        ("transformers.grouped_mm_fallback", "bfloat16"),
+    ],
+)
+def test_groups_without_a_kernel_of_their_own_are_products_in_turn(op: str, dtype: str) -> None:
+    """Of 400 rows nearly all of 4 groups have some: a product of 100 rows each, after zeros for the result."""
+    x, weight = t(400, 8, dtype=dtype), t(4, 8, 6, dtype=dtype)
+    zeros, *products = forward(op, x, weight, t(4, dtype="int32"))
+    width = 2 if dtype != "float32" else 4
+    assert (zeros.read_bytes, zeros.written_bytes) == (0, width * 400 * 6)
+    assert [(each.sizes, each.flops) for each in products] == [
+        (Product(100, 6, 8, 1, "nn"), 2 * 100 * 6 * 8)
+    ] * 4
+
+
+def test_groups_without_a_kernel_have_times() -> None:
+    x, weight = t(1024, 2048), t(4, 2048, 512)
+    kernels = forward("aten._grouped_mm.default", x, weight, t(4, dtype="int32"))
+    assert all(predict(kernel, complete(device("h200"))).seconds > 0 for kernel in kernels)

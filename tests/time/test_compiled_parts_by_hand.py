@@ -111,14 +111,14 @@ def test_products_are_rounded_up_to_eight() -> None:
     ("op", "given", "loads"),
     [
         ("relu.default", (t(4, 8),), 0),
-        ("exp.default", (t(4, 8),), 2.25),  # a function
-        ("gelu.default", (t(4, 8),), 2.25),
-        ("pow.Tensor_Tensor", (t(4, 8), t(4, 8)), 2.25),
+        ("exp.default", (t(4, 8),), 0.1),  # one instruction
+        ("gelu.default", (t(4, 8),), 4.75),
+        ("pow.Tensor_Tensor", (t(4, 8), t(4, 8)), 12.3),
         ("cat.default", ((t(4, 8), t(6, 8)),), 0),
         ("flip.default", (t(4, 8), (0,)), 0),
         ("avg_pool2d.default", (t(2, 3, 8, 8), (2, 2)), 2.5 * 5),  # four sums and a quotient
         ("max_pool2d.default", (t(2, 3, 8, 8), (3, 3)), 2.5 * 9),
-        ("softmax.int", (t(4, 8), -1), 2.25),
+        ("softmax.int", (t(4, 8), -1), 0.1),
         ("mm.default", (t(4, 8), t(8, 6)), 0),
         # four elements of the image, each in another sector; one of the nearest
         ("grid_sampler_2d.default", (t(2, 3, 8, 8), t(2, 5, 5, 2), 0, 0, False), 4 * 22),
@@ -128,9 +128,9 @@ def test_products_are_rounded_up_to_eight() -> None:
         ("upsample_bicubic2d.vec", (t(2, 3, 8, 8), (16, 16), False, None), 16 - 1),
         ("upsample_nearest2d.vec", (t(2, 3, 8, 8), (16, 16), None), 0),
         ("pow.Tensor_Scalar", (t(4, 8), 2), 0),  # a product
-        ("pow.Tensor_Scalar", (t(4, 8), 0.5), 2.25),
+        ("pow.Tensor_Scalar", (t(4, 8), 0.5), 12.3),
         ("exp.default", (t(0, 8),), 0),
-        ("exp.default", (t(),), 2.25),
+        ("exp.default", (t(),), 0.1),
         ("max_pool2d.default", (t(1, 1, 3, 3), (3, 3)), 2.5 * 9),
     ],
 )
@@ -144,12 +144,12 @@ INDEX = t(4, 5, dtype="int64")
 @pytest.mark.parametrize(
     ("op", "given", "loads"),
     [
-        ("erf.default", (g(4, 8),), 1.75),
-        ("erf.default", (g(),), 1.75),
+        ("erf.default", (g(4, 8),), 0.1),
+        ("erf.default", (g(),), 0.1),
         ("erf.default", (g(0, 8),), 0),
         ("relu.default", (g(4, 8),), 0),
         ("exp.default", (g(4, 8),), 0),  # its result is kept
-        ("log_softmax.int", (g(4, 8), -1), 1.75),  # the exponential of its result
+        ("log_softmax.int", (g(4, 8), -1), 0.1),  # the exponential of its result
         ("add.Tensor", (g(4, 8), g(4, 8)), 0),  # reads nothing
         ("erf.default", (t(4, 8),), 0),
         ("exp.default", (t(4, 8),), 0),
