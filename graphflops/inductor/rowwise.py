@@ -4,10 +4,20 @@ from collections.abc import Sequence
 
 from graphflops.dims import Dim, prod
 from graphflops.inductor.library_calls import aligned_bytes
-from graphflops.inductor.lowering import Extern, Loop, Lowered, Lowering, Reduction
-from graphflops.kernels.kernel import FLOAT_BYTES
+from graphflops.inductor.lowering import Extern, JointGraph, Loop, Lowered, Lowering, Reduction
+from graphflops.kernels.kernel import FLOAT_BYTES, IMAGE_RANK
 
 _OF_GROUPS = 26  # instructions per element of a group norm's gradient, about
+
+
+def is_along_last(joint: JointGraph, shape: Sequence[Dim], summed: Sequence[bool]) -> bool:
+    """Whether the axis that is innermost in memory is summed. summed: by axis.
+
+    Four axes are those of an image, or of what a permutation makes of it: then the last two are not treated alike.
+    """
+    is_image = joint.channels_last and len(shape) == IMAGE_RANK and summed[2] == summed[3]
+    axes = (0, 2, 3, 1) if is_image else range(len(shape))
+    return next((summed[axis] for axis in reversed(axes) if shape[axis] != 1), True)
 
 
 def _statistics(low: Lowering, of: Lowered, rows: Dim, is_inner: bool) -> str:

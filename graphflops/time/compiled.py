@@ -233,7 +233,10 @@ class Written:
             op.role == "moments" or (self._is_softmax(op) and not op.is_gradient) for op in reductions
         )
         found = written_kernel(elements, loads, read, written, slow, rows, joins)
-        return replace(found, variant="fused.parts") if {op.role for op in reductions} == {"parts"} else found
+        roles = {op.role for op in reductions}
+        if roles and all(role.startswith("parts") for role in roles):
+            return replace(found, variant=f"fused.{max(roles, key=len)}")
+        return found
 
     def start(self, op: Extern) -> Kernel | None:
         """The copy of a matrix that a product adds to (`addmm`); a row is added by the product's own kernel."""

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from graphflops.devices import HOPPER
+from graphflops.inductor.lowering import JointGraph
+from graphflops.inductor.rowwise import is_along_last
 from tests.inductor.one_call import each, kind_of, made, plan_of
 from tests.inductor.several_calls import plan_of_calls
 from tests.one_call import g
@@ -34,8 +37,8 @@ HALF = {"dtype": "bfloat16"}
             (g(40, 64), g(64)),
             [
                 ("pointwise", 4 * 2560, 2560, 0, "x0 x1", ""),
-                ("pointwise", 4 * 2560, 2560, 0, "g1 x0 x1", ""),
-                ("reduction", 4 * 64, 2560, 64, "g1 x0 x1", "outer"),
+                ("pointwise", 4 * 2560, 2560, 0, "g1 x1", ""),  # each gradient reads the other factor
+                ("reduction", 4 * 64, 2560, 64, "g1 x0", "outer"),
             ],
         ),
         (
@@ -43,8 +46,8 @@ HALF = {"dtype": "bfloat16"}
             (g(40, 64), g(40, 1)),
             [
                 ("pointwise", 4 * 2560, 2560, 0, "x0 x1", ""),
-                ("pointwise", 4 * 2560, 2560, 0, "g1 x0 x1", ""),
-                ("reduction", 4 * 40, 2560, 40, "g1 x0 x1", ""),
+                ("pointwise", 4 * 2560, 2560, 0, "g1 x1", ""),
+                ("reduction", 4 * 40, 2560, 40, "g1 x0", ""),
             ],
         ),
         (
@@ -248,6 +251,25 @@ def test_operators_of_one_call(op: str, operands: tuple[Any, ...], expected: lis
     if op == "mul.Tensor":
         name = op
     assert made(plan_of(f"aten.{name}", *operands)) == expected
+
+
+def test_sums_of_images_follow_their_layout() -> None:
+    """With channels last, sums of pixels go along outer axes, those of channels along the innermost."""
+    joint = JointGraph({}, HOPPER, channels_last=True)
+    shape, rows = (8, 64, 7, 7), (8, 7, 7, 64)
+    for image, summed, expected in (
+        (shape, (0, 2, 3), False),
+        (shape, (2, 3), False),
+        (shape, (1,), True),
+        (rows, (3,), True),
+        (rows, (0, 1, 2), False),
+        (rows, (1, 2), False),
+        ((8, 64, 1, 1), (1,), True),
+        ((8, 64), (1,), True),
+    ):
+        assert is_along_last(joint, image, [axis in summed for axis in range(4)]) == expected
+    joint.channels_last = False
+    assert is_along_last(joint, shape, (True, False, True, True))
 
 
 SDPA, S, Q = "aten.scaled_dot_product_attention.default", 2 * 4 * 256 * 256, 2 * 4 * 256 * 64
