@@ -375,11 +375,11 @@ class Lowering:
 
     def read(self, of: Lowered, place: int | None = None) -> list[str]:
         """Operands and results that the gradients of a call read, or that of the operand at a place."""
-        results = [of.results[place] for place in sorted(of.gradient.results) if place < len(of.results)]
-        read = [of.operands[place] for place in sorted(of.gradient.operands)] + results
+        operands = [(of.names[each], of.operands[each]) for each in sorted(of.gradient.operands)]
+        results = [of.results[each] for each in sorted(of.gradient.results) if each < len(of.results)]
         found = None if place is None else gradient_kernels(of.call, place, self.values)
         if found is None:
-            return read
+            return [tensor for _, tensor in operands] + results
         named = {name for launch in found.launches for name in launch.leaves}
-        used = {self.tensor(found.named[name]) for name in named & found.named.keys()}
-        return [tensor for tensor in read if tensor in used]
+        used = {found.named[name] for name in named & found.named.keys()}
+        return [tensor for name, tensor in operands if name in used] + results * ("out" in named)

@@ -27,7 +27,7 @@ def _statistics(low: Lowering, of: Lowered, rows: Dim, is_inner: bool) -> str:
     space, size = max(map(low.elements, of.names)), 2 * FLOAT_BYTES * rows
     # Statistics of several channels are read by channel, so the kernel that applies them is separate.
     is_grouped = "group" in operator.name and rows != prod(low.typed(of.names[0]).shape[:2])
-    order = {"is_inner": is_inner, "in_order": not is_grouped and operator.name != "batch_norm"}
+    order = {"is_inner": is_inner, "in_order": not is_grouped}
     role, kept = "moments" if operator.kind == "normalisation" else "", low.joint.number(rows)
     low.add(of, Reduction, {name: size}, of.operands[:1], space, kept=kept, role=role, **order)
     return name
@@ -98,7 +98,7 @@ def normalisation_gradient(low: Lowering, of: Lowered) -> None:
     wide = low.elements(of.names[0])
     normed = (*of.incoming, *of.operands[:1], *([statistics] if statistics else []))
     is_batch, is_last = operator.name == "batch_norm", low.joint.channels_last
-    order = {"is_inner": is_batch and not is_last, "in_order": False}
+    order = {"is_inner": is_batch and not is_last}
     added = {place: tensor for place, tensor in of.fresh.items() if place > 0}
     for place, tensor in added.items():
         reads = normed if place == 1 else of.incoming
@@ -111,7 +111,7 @@ def normalisation_gradient(low: Lowering, of: Lowered) -> None:
     else:
         reads = (*normed, *of.operands[1:2])
         is_shared = is_batch and len(added) > 1
-        order = {"is_inner": not (is_last and operator.has("images")), "in_order": not is_batch}
+        order = {"is_inner": not (is_last and operator.has("images"))}
         reads += tuple(added.values()) if is_shared else (_sums(low, of, of.names[0], reads, wide, **order),)
     low.add_back(of, Loop, (of.fresh[0],), reads, wide)
 

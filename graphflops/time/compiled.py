@@ -18,7 +18,7 @@ from graphflops.kernels.beside import operand_copies
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
 from graphflops.kernels.choices import all_constants, limits
 from graphflops.kernels.convolution import power_of_two, up
-from graphflops.kernels.kernel import FLOAT_BYTES, SINGLE, Convolution, Kernel, Product, Rows
+from graphflops.kernels.kernel import FLOAT_BYTES, HALF, SINGLE, Convolution, Kernel, Product, Rows
 from graphflops.kernels.lower import inside_operator
 from graphflops.kernels.rowwise import loss_kernels
 from graphflops.passes.program import PricedCall, PricedGraph
@@ -191,6 +191,7 @@ _PERSISTENT, _TURN = limits("inductor_2", "reduction", "persistent turn")
 # Times of parts of a kernel, and of additions to memory, in loads of an element each.
 _TIME, _ADDED = all_constants("inductor_2", "written"), all_constants("inductor_2", "added")
 _ADDED_IN_HALF = all_constants("inductor_2", "added_in_half")
+_OF_ROW = (HALF // 8, FLOAT_BYTES, 2 * FLOAT_BYTES)  # bytes of what a block loads once for its row
 _DRAWN = ("dropout", "random")
 _COMPUTED = ("elementwise", "comparison", "logic", "cast", "identity", "movement", "softmax", *_DRAWN)
 
@@ -229,14 +230,11 @@ class Written:
             slow += _TIME["outer_moment"] * elements
         kept = max([op.kept for op in reductions], default=0)
         rows = Rows(kept, -(-elements // kept), is_inner) if kept else None
-        joins = any(
-            op.role == "moments" or (self._is_softmax(op) and not op.is_gradient) for op in reductions
-        )
+        softmaxes = [op for op in reductions if self._is_softmax(op) and not op.is_gradient]
+        joins = bool(softmaxes) or any(op.role == "moments" for op in reductions)
         found = written_kernel(elements, loads, read, written, slow, rows, joins)
-        roles = {op.role for op in reductions}
-        if roles and all(role.startswith("parts") for role in roles):
-            return replace(found, variant=f"fused.{max(roles, key=len)}")
-        return found
+        roles = {op.role if op.role.startswith("parts") else "" for op in reductions}
+        return replace(found, variant=f"fused.{max(roles, key=len)}") if roles and "" not in roles else found
 
     def start(self, op: Extern) -> Kernel | None:
         """The copy of a matrix that a product adds to (`addmm`); a row is added by the product's own kernel."""
@@ -279,8 +277,10 @@ class Written:
         total = sum(self._bytes(name) for name in whole)
         beside = [(name, read) for name, read in parts.items() if name not in whole]
         total += sum(min(sum(read.values()), self._bytes(name)) for name, read in beside)
-        narrow = {name for name, op in whole.items() if self._bytes(name) < op.elements}
-        loads = sum(_TIME["narrow"] if name in narrow else 1 for name in whole)
+        kept = [op.kept for op in planned.members if isinstance(op, Reduction) and op.is_inner]
+        once = {count * width for count in kept for width in _OF_ROW}
+        each = [(size, op.elements) for name, op in whole.items() if (size := self._bytes(name)) not in once]
+        loads = sum(_TIME["narrow"] if size < elements else 1 for size, elements in each)
         return loads + sum(map(len, parts.values())), total
 
     def _added(self, op: Op) -> int:
@@ -393,7 +393,7 @@ def written_kernel(
         if held <= _PERSISTENT:
             held = power_of_two(held)
         else:
-            each *= 1 + _TIME["again"] * (written >= elements)
-            held = up(held, _TURN) if joins else held
+            each *= loads * (1 + _TIME["again"] * (written >= elements))
+            held, each = (up(held, _TURN), each + _TIME["joined"]) if joins else (held, each)
         each *= held / rows.columns
     return Kernel("reduction", "float32", 0, int(elements * each + slow), read, written, rows, variant)
