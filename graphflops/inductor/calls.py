@@ -9,8 +9,9 @@ from graphflops.graph import Graph, Ref
 from graphflops.inductor import library_calls, rowwise
 from graphflops.inductor.lowering import Extern, Loop, Lowered, Lowering, Reduction, filled_with
 from graphflops.kernels.beside import reduced_axes
+from graphflops.kernels.buffers import axes_of
 from graphflops.kernels.choices import limits
-from graphflops.kernels.kernel import FLOAT_BYTES, IMAGE_RANK, INDEX_BYTES, SINGLE
+from graphflops.kernels.kernel import FLOAT_BYTES, INDEX_BYTES, SINGLE
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import BFLOAT16, FLOAT32, TensorType
 
@@ -165,11 +166,9 @@ class CallLowering(Lowering):
         self.add(of, Loop, (out,), reads, elements, parts=parts, **more)
 
     def reduction(self, of: Lowered) -> None:
-        x, out = self.typed(of.names[0]), self.typed(of.made[0])
-        keeps_last = x.rank - 1 not in reduced_axes(of.call.node.arguments().get("axes"), x.rank)
-        if out.rank == x.rank:
-            keeps_last = bool(x.rank) and out.shape[-1] == x.shape[-1] and x.shape[-1] != 1
-        is_inner = not (keeps_last or (x.rank >= IMAGE_RANK and self.joint.channels_last))
+        x = self.typed(of.names[0])
+        axes = reduced_axes(of.call.node.arguments().get("axes"), x.rank)
+        is_inner = rowwise.is_along_last(self.joint, x.shape, [axis in axes for axis in range(x.rank)])
         space, kept, reads = max(map(self.elements, of.names)), self.elements(of.made[0]), of.operands
         if of.call.node.operator.name == "vector_norm":  # a sum of powers
             reads = (f"{of.call.node.name} powers",)
@@ -280,25 +279,27 @@ class CallLowering(Lowering):
 
     def pointwise_gradient(self, of: Lowered) -> None:
         """Compute each gradient from the results' gradients; it is summed if the operand was broadcast."""
-        operator = of.call.node.operator
+        operator, result = of.call.node.operator, of.call.node.outputs[0] or ""
         is_pooling = operator.kind == "pooling"
         # A pooling with one result for each channel is a mean.
         if is_pooling and any(size != 1 for size in self.typed(of.made[0]).shape[2:]):
             self.pooling_gradient(of)
             return
-        read = [] if is_pooling else [*self.read(of), *of.beside.values()]
-        if operator.kind == "loss":  # a cross-entropy recomputes its softmax
-            read = [*dict.fromkeys((of.operands[0], *read))]
-        if operator.has("threshold"):
-            read = [self.threshold(of, tensor) for tensor in read]
-        reads = (*of.incoming, *read)
         wide = max(map(self.elements, of.call.node.outputs), default=0)
         is_narrowed = operator.kind in _BY_ELEMENT or operator.name in ("expand", "repeat")
         for place, tensor in of.fresh.items():
             count = self.elements(of.names[place])
+            read = [] if is_pooling else [*self.read(of, place), *of.beside.values()]
+            if operator.kind == "loss":  # a cross-entropy recomputes its softmax
+                read = [*dict.fromkeys((of.operands[0], *read))]
+            if operator.has("threshold"):
+                read = [self.threshold(of, tensor) for tensor in read]
+            reads = (*of.incoming, *read)
             if is_narrowed:
-                shape = self.typed(of.names[place]).shape
-                is_inner = len(shape) > 1 and shape[-1] == 1
+                shape, out = self.typed(of.names[place]).shape, self.typed(result).shape
+                own = dict(zip(axes_of(operator, shape, len(out)), shape, strict=True))
+                summed = [own.get(axis, 1) != size for axis, size in enumerate(out)]
+                is_inner = rowwise.is_along_last(self.joint, out, summed)
                 self.add_back(of, Reduction, (tensor,), reads, wide, kept=count, is_inner=is_inner)
             else:
                 self.add_back(of, Loop, (tensor,), reads, count)

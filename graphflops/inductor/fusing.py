@@ -189,6 +189,10 @@ class _Groups:
 
 _LEAST_EACH, _MOST_EACH, _BLOCK = limits("inductor_2", "split", "least most block")
 _OUTER_ROWS, _OUTER_COLUMNS = limits("inductor_2", "split", "rows columns")
+_TINY = [
+    limits("inductor_2", "split", names) for names in ("tiny_results tiny_parts", "few_results many_parts")
+]
+_WIDE = limits("inductor_2", "split", "wide_above wide_most")
 _EVEN, _EVEN_INNER, _EVEN_LONG = limits("inductor_2", "split", "even even_inner even_long")
 
 
@@ -234,6 +238,12 @@ def _each(results: int, length: int, threads: int, platform: Platform, *, is_inn
     return max(wanted, 1)
 
 
+def _is_wide(results: int, parts: int) -> bool:
+    """Whether blocks of the last step have 128 columns: many results of few parts (`_multilayer_second_step_hint`)."""
+    is_tiny = any(results <= most and parts <= longest for most, longest in _TINY)
+    return not is_tiny and _WIDE[0] < parts <= _WIDE[1]
+
+
 def in_steps(op: Op, joint: JointGraph) -> list[Op]:
     """The steps of a reduction as operators, with sizes for what each leaves; any other operator unchanged."""
     if not isinstance(op, Reduction) or not op.kept or op.role == "scan":
@@ -241,11 +251,14 @@ def in_steps(op: Op, joint: JointGraph) -> list[Op]:
     length, of_moments = op.elements // op.kept, op.role == "moments"
     lengths = split_lengths(op.kept, length, joint.platform, is_inner=op.is_inner, of_moments=of_moments)
     found: list[Reduction] = []
+    is_inner = op.is_inner
     for place, (results, _) in enumerate(lengths[:-1]):
         made = tuple([f"{name}, step {place + 1}" for name in op.outputs])
         pairs = zip(made, op.outputs, strict=True)
         joint.sizes.update((part, joint.bytes(name) // op.kept * results) for part, name in pairs)
         found.append(replace(op, outputs=made, kept=results, in_order=False))
         last = Reduction(op.outputs, made, results, op.row, op.node, op.is_gradient)
-        op = replace(last, kept=op.kept, role="parts")
+        role = "parts.moments" if of_moments else "parts"
+        role += ".wide" * (not is_inner and _is_wide(op.kept, results // max(op.kept, 1)))
+        op = replace(last, kept=op.kept, role=role)
     return [*found, op]

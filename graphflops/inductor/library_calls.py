@@ -176,11 +176,11 @@ def convolution_gradient(low: Lowering, of: Lowered) -> None:
     if own:
         low.add_back(of, Extern, own, (*of.incoming, *of.operands[:2]), workspace=workspace, into="own")
     wide = low.elements(call.node.outputs[0])
-    order = {"is_inner": not low.joint.channels_last, "in_order": False}
+    is_inner = not low.joint.channels_last
     for place, tensor in of.fresh.items():
         if place >= 2:
             kept = low.elements(of.names[place])
-            low.add_back(of, Reduction, (tensor,), of.incoming, wide, kept=kept, **order)
+            low.add_back(of, Reduction, (tensor,), of.incoming, wide, kept=kept, is_inner=is_inner)
 
 
 def _workspace(low: Lowering, call: PricedCall, phase: str) -> Dim:

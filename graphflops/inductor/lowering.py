@@ -14,6 +14,7 @@ from msgspec import Struct
 from graphflops.base.record import Record
 from graphflops.devices import Platform
 from graphflops.dims import Dim, evaluate, prod
+from graphflops.kernels.buffers import gradient_kernels
 from graphflops.kernels.choices import limits
 from graphflops.memory.on_gpu import OnGpu
 from graphflops.passes.program import Backward, PricedCall
@@ -68,7 +69,10 @@ class Loop(Op, frozen=True):
         "adding",  # it adds to what it reads, at places that indices name; no reader of its result fuses with it
         "sum",  # a sum of what it reads
         "moments",  # a reduction to means and variances
-        "parts",  # a reduction of what its earlier step leaves
+        "parts",  # a reduction of what its earlier step leaves; of moments, in blocks of many columns
+        "parts.moments",
+        "parts.wide",
+        "parts.moments.wide",
         "scan",  # a reduction that keeps all elements
     ] = ""
     is_alone: bool = False  # whether it fuses with nothing
@@ -372,7 +376,13 @@ class Lowering:
         own = 0 if kept != 0 else of.call.estimate.workspace
         self.add(of, Extern, sizes, of.operands, workspace=own, into="own")
 
-    def read(self, of: Lowered) -> list[str]:
-        """Operands and results that the gradients of a call read."""
-        results = [of.results[place] for place in sorted(of.gradient.results) if place < len(of.results)]
-        return [of.operands[place] for place in sorted(of.gradient.operands)] + results
+    def read(self, of: Lowered, place: int | None = None) -> list[str]:
+        """Operands and results that the gradients of a call read, or that of the operand at a place."""
+        operands = [(of.names[each], of.operands[each]) for each in sorted(of.gradient.operands)]
+        results = [of.results[each] for each in sorted(of.gradient.results) if each < len(of.results)]
+        found = None if place is None else gradient_kernels(of.call, place, self.values)
+        if found is None:
+            return [tensor for _, tensor in operands] + results
+        named = {name for launch in found.launches for name in launch.leaves}
+        used = {found.named[name] for name in named & found.named.keys()}
+        return [tensor for name, tensor in operands if name in used] + results * ("out" in named)

@@ -4,10 +4,20 @@ from collections.abc import Sequence
 
 from graphflops.dims import Dim, prod
 from graphflops.inductor.library_calls import aligned_bytes
-from graphflops.inductor.lowering import Extern, Loop, Lowered, Lowering, Reduction
-from graphflops.kernels.kernel import FLOAT_BYTES
+from graphflops.inductor.lowering import Extern, JointGraph, Loop, Lowered, Lowering, Reduction
+from graphflops.kernels.kernel import FLOAT_BYTES, IMAGE_RANK
 
 _OF_GROUPS = 26  # instructions per element of a group norm's gradient, about
+
+
+def is_along_last(joint: JointGraph, shape: Sequence[Dim], summed: Sequence[bool]) -> bool:
+    """Whether the axis that is innermost in memory is summed. summed: by axis.
+
+    Four axes are those of an image, or of what a permutation makes of it: then the last two are not treated alike.
+    """
+    is_image = joint.channels_last and len(shape) == IMAGE_RANK and summed[2] == summed[3]
+    axes = (0, 2, 3, 1) if is_image else range(len(shape))
+    return next((summed[axis] for axis in reversed(axes) if shape[axis] != 1), True)
 
 
 def _statistics(low: Lowering, of: Lowered, rows: Dim, is_inner: bool) -> str:
@@ -17,7 +27,7 @@ def _statistics(low: Lowering, of: Lowered, rows: Dim, is_inner: bool) -> str:
     space, size = max(map(low.elements, of.names)), 2 * FLOAT_BYTES * rows
     # Statistics of several channels are read by channel, so the kernel that applies them is separate.
     is_grouped = "group" in operator.name and rows != prod(low.typed(of.names[0]).shape[:2])
-    order = {"is_inner": is_inner, "in_order": not is_grouped and operator.name != "batch_norm"}
+    order = {"is_inner": is_inner, "in_order": not is_grouped}
     role, kept = "moments" if operator.kind == "normalisation" else "", low.joint.number(rows)
     low.add(of, Reduction, {name: size}, of.operands[:1], space, kept=kept, role=role, **order)
     return name
@@ -88,7 +98,7 @@ def normalisation_gradient(low: Lowering, of: Lowered) -> None:
     wide = low.elements(of.names[0])
     normed = (*of.incoming, *of.operands[:1], *([statistics] if statistics else []))
     is_batch, is_last = operator.name == "batch_norm", low.joint.channels_last
-    order = {"is_inner": is_batch and not is_last, "in_order": False}
+    order = {"is_inner": is_batch and not is_last}
     added = {place: tensor for place, tensor in of.fresh.items() if place > 0}
     for place, tensor in added.items():
         reads = normed if place == 1 else of.incoming
@@ -101,7 +111,7 @@ def normalisation_gradient(low: Lowering, of: Lowered) -> None:
     else:
         reads = (*normed, *of.operands[1:2])
         is_shared = is_batch and len(added) > 1
-        order = {"is_inner": not (is_last and operator.has("images")), "in_order": not is_batch}
+        order = {"is_inner": not (is_last and operator.has("images"))}
         reads += tuple(added.values()) if is_shared else (_sums(low, of, of.names[0], reads, wide, **order),)
     low.add_back(of, Loop, (of.fresh[0],), reads, wide)
 

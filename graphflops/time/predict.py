@@ -189,7 +189,8 @@ def names_of_constants(kernel: Kernel, width: float) -> list[str]:
     """Names of tables that may hold a kernel's constants, most specific first. width: bytes of an element."""
     if kernel.family not in _OF_MATRIX_UNITS:  # complex numbers are processed as their parts
         width = bytes_of(_OF_PARTS.get(kernel.dtype, kernel.dtype))
-    of_variants: Iterable[tuple[str, ...]] = ((kernel.variant,), ())
+    parts = kernel.variant.split(".")  # a variant of a variant has its constants unless it has its own
+    of_variants: Iterable[tuple[str, ...]] = [tuple(parts[:n]) for n in range(len(parts), -1, -1)]
     match kernel.sizes:
         case Convolution() as sizes:
             kind = predict_products.convolution_kind(sizes, bytes_of(kernel.dtype))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from graphflops.base.record import replace
 from graphflops.devices import HOPPER
 from graphflops.inductor.fusing import fused, in_steps, split_lengths
 from graphflops.inductor.lowering import Extern, JointGraph, Loop, Op, Reduction
@@ -144,6 +145,19 @@ def test_ways_in_which_the_sources_are_read() -> None:
 
 def joint(**sizes: int) -> JointGraph:
     return JointGraph({}, HOPPER, sizes=dict(sizes), inputs={})
+
+
+def test_last_steps_of_many_results_have_wide_blocks() -> None:
+    """A block has 128 columns if more than 512 results are sums along outer axes."""
+    for kept, length, is_inner, role, expected in (
+        (640, 1568, False, "", "parts.wide"),  # of 13 parts
+        (640, 1568, False, "moments", "parts.moments.wide"),
+        (512, 1568, False, "", "parts"),
+        (64, 2**20, True, "", "parts"),
+    ):
+        made = op("reduction", "out", "x", elements=kept * length, kept=kept, is_inner=is_inner)
+        *_, last = in_steps(replace(made, role=role), joint(x=4, out=4))
+        assert last.role == expected
 
 
 def test_steps_of_a_long_sum_have_tensors_of_their_own() -> None:

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from graphflops.devices import HOPPER
+from graphflops.inductor.lowering import JointGraph
+from graphflops.inductor.rowwise import is_along_last
 from tests.inductor.one_call import each, kind_of, made, plan_of
 from tests.inductor.several_calls import plan_of_calls
 from tests.one_call import g
@@ -34,8 +37,8 @@ HALF = {"dtype": "bfloat16"}
             (g(40, 64), g(64)),
             [
                 ("pointwise", 4 * 2560, 2560, 0, "x0 x1", ""),
-                ("pointwise", 4 * 2560, 2560, 0, "g1 x0 x1", ""),
-                ("reduction", 4 * 64, 2560, 64, "g1 x0 x1", "outer"),
+                ("pointwise", 4 * 2560, 2560, 0, "g1 x1", ""),  # each gradient reads the other factor
+                ("reduction", 4 * 64, 2560, 64, "g1 x0", "outer"),
             ],
         ),
         (
@@ -43,8 +46,8 @@ HALF = {"dtype": "bfloat16"}
             (g(40, 64), g(40, 1)),
             [
                 ("pointwise", 4 * 2560, 2560, 0, "x0 x1", ""),
-                ("pointwise", 4 * 2560, 2560, 0, "g1 x0 x1", ""),
-                ("reduction", 4 * 40, 2560, 40, "g1 x0 x1", ""),
+                ("pointwise", 4 * 2560, 2560, 0, "g1 x1", ""),
+                ("reduction", 4 * 40, 2560, 40, "g1 x0", ""),
             ],
         ),
         (
@@ -53,8 +56,8 @@ HALF = {"dtype": "bfloat16"}
             [
                 ("reduction", 8 * ROWS, N, ROWS, "x0", "moments"),
                 ("pointwise", 4 * N, N, 0, "x0 x2 x3 statistics", ""),
-                ("reduction", 4 * COLUMNS, N, COLUMNS, "g1 x0 statistics", "outer, unordered"),
-                ("reduction", 4 * COLUMNS, N, COLUMNS, "g1", "outer, unordered"),
+                ("reduction", 4 * COLUMNS, N, COLUMNS, "g1 x0 statistics", "outer"),
+                ("reduction", 4 * COLUMNS, N, COLUMNS, "g1", "outer"),
                 ("reduction", 8 * ROWS, N, ROWS, "g1 x0 statistics x2", ""),
                 ("pointwise", 4 * N, N, 0, "g1 x0 statistics x2 g5", ""),
             ],
@@ -63,10 +66,10 @@ HALF = {"dtype": "bfloat16"}
             "batch_norm",
             (g(4, 8, 4, 4), g(8), g(8), t(8), t(8), True, 0.1, 1e-5, True),
             [
-                ("reduction", 8 * CHANNELS, E, CHANNELS, "x0", "unordered, moments"),
+                ("reduction", 8 * CHANNELS, E, CHANNELS, "x0", "moments"),
                 ("pointwise", 4 * E, E, 0, "x0 x1 x2 x3 x4 statistics", ""),
-                ("reduction", 4 * CHANNELS, E, CHANNELS, "g1 x0 statistics", "unordered"),
-                ("reduction", 4 * CHANNELS, E, CHANNELS, "g1", "unordered"),
+                ("reduction", 4 * CHANNELS, E, CHANNELS, "g1 x0 statistics", ""),
+                ("reduction", 4 * CHANNELS, E, CHANNELS, "g1", ""),
                 ("pointwise", 4 * E, E, 0, "g1 x0 statistics x1 g3 g4", ""),
             ],
         ),
@@ -75,8 +78,8 @@ HALF = {"dtype": "bfloat16"}
             (g(4, 8, 4, 4), g(8), g(8), t(8), t(8), False, 0.1, 1e-5, True),
             [
                 ("pointwise", 4 * E, E, 0, "x0 x1 x2 x3 x4", ""),
-                ("reduction", 4 * CHANNELS, E, CHANNELS, "g1 x0", "unordered"),
-                ("reduction", 4 * CHANNELS, E, CHANNELS, "g1", "unordered"),
+                ("reduction", 4 * CHANNELS, E, CHANNELS, "g1 x0", ""),
+                ("reduction", 4 * CHANNELS, E, CHANNELS, "g1", ""),
                 ("pointwise", 4 * E, E, 0, "g1 x1 x2 x3 x4", ""),
             ],
         ),
@@ -84,9 +87,9 @@ HALF = {"dtype": "bfloat16"}
             "batch_norm",
             (g(4, 8, 4, 4), t(8), t(8), t(8), t(8), True, 0.1, 1e-5, True),
             [
-                ("reduction", 8 * CHANNELS, E, CHANNELS, "x0", "unordered, moments"),
+                ("reduction", 8 * CHANNELS, E, CHANNELS, "x0", "moments"),
                 ("pointwise", 4 * E, E, 0, "x0 x1 x2 x3 x4 statistics", ""),
-                ("reduction", 8 * CHANNELS, E, CHANNELS, "g1 x0 statistics x1", "unordered"),
+                ("reduction", 8 * CHANNELS, E, CHANNELS, "g1 x0 statistics x1", ""),
                 ("pointwise", 4 * E, E, 0, "g1 x0 statistics x1 g3", ""),
             ],
         ),
@@ -238,7 +241,7 @@ HALF = {"dtype": "bfloat16"}
                 ("extern", 4 * 8192, 8192, 0, "x0 x1", "stored, allocated"),
                 ("pointwise", 4 * 8192, 8192, 0, "bias x2", ""),
                 ("extern", 4 * 4096, 4 * 1152, 8192, 0, "g1 x0 x1", "allocated"),
-                ("reduction", 4 * 16, 8192, 16, "g1", "unordered"),
+                ("reduction", 4 * 16, 8192, 16, "g1", ""),
             ],
         ),
     ],
@@ -248,6 +251,31 @@ def test_operators_of_one_call(op: str, operands: tuple[Any, ...], expected: lis
     if op == "mul.Tensor":
         name = op
     assert made(plan_of(f"aten.{name}", *operands)) == expected
+
+
+def test_a_gradient_reads_the_operand_that_was_overwritten() -> None:
+    """As it was before: an activation in place makes a new tensor."""
+    found = made(plan_of("aten.hardtanh_.default", g(40, 64), 0.0, 6.0))
+    assert found[-1] == ("pointwise", 4 * 2560, 2560, 0, "g1 mask", "")
+
+
+def test_sums_of_images_follow_their_layout() -> None:
+    """With channels last, sums of pixels go along outer axes, those of channels along the innermost."""
+    joint = JointGraph({}, HOPPER, channels_last=True)
+    shape, rows = (8, 64, 7, 7), (8, 7, 7, 64)
+    for image, summed, expected in (
+        (shape, (0, 2, 3), False),
+        (shape, (2, 3), False),
+        (shape, (1,), True),
+        (rows, (3,), True),
+        (rows, (0, 1, 2), False),
+        (rows, (1, 2), False),
+        ((8, 64, 1, 1), (1,), True),
+        ((8, 64), (1,), True),
+    ):
+        assert is_along_last(joint, image, [axis in summed for axis in range(4)]) == expected
+    joint.channels_last = False
+    assert is_along_last(joint, shape, (True, False, True, True))
 
 
 SDPA, S, Q = "aten.scaled_dot_product_attention.default", 2 * 4 * 256 * 256, 2 * 4 * 256 * 64

@@ -131,9 +131,9 @@ def test_the_gradient_of_an_image_of_one_channel_is_copied_first() -> None:
         (1024, 1024, 1),
         (1000, 1024, 1),
         (513, 1024, 1),
-        (1025, 2048, 3.8),
-        (2048, 2048, 3.8),
-        (2049, 4096, 3.8),
+        (1025, 2048, 4.15),
+        (2048, 2048, 4.15),
+        (2049, 4096, 4.15),
     ],
 )
 def test_rows_that_a_block_keeps_are_gone_through_once(columns: int, held: int, passes: float) -> None:

@@ -11,14 +11,8 @@ from graphflops.devices import HOPPER
 from graphflops.inductor.lowering import Extern
 from graphflops.inductor.plan import Plans
 from graphflops.kernels.kernel import Convolution, Kernel, Product, Recurrence
-from graphflops.time.compiled import (
-    CompiledLauncher,
-    _host_seconds,
-    _image_kernels,
-    _of_product,
-    _slow_gradient,
-    _slow_result,
-)
+from graphflops.time.compiled import CompiledLauncher, _host_seconds, _image_kernels, _of_product
+from graphflops.time.written import _slow_gradient, _slow_result
 from tests.inductor.one_call import plan_of
 from tests.one_call import g, program_of
 from tests.support import t

@@ -10,7 +10,6 @@ import pytest
 from graphflops.devices import Host
 from graphflops.graph import Node
 from graphflops.kernels.kernel import Kernel, Recurrence, Rows
-from graphflops.time.compiled import written_kernel
 from graphflops.time.predict import Time
 from graphflops.time.program_time import Batch, interval
 from graphflops.time.schedule import (
@@ -22,6 +21,7 @@ from graphflops.time.schedule import (
     recurrent_seconds,
     start_seconds,
 )
+from graphflops.time.written import written_kernel
 
 
 def test_a_graph_has_a_gap_between_kernels() -> None:
@@ -289,17 +289,17 @@ def test_written_kernels_count_loads() -> None:
     """An element of a loop takes as long as a quarter of a load beside its own; of rows of a power of two as long as one."""
     loop = written_kernel(100, 3, 40, 50, slow=7)
     assert (loop.vector_flops, loop.read_bytes, loop.written_bytes) == (100 * (0.25 + 3) + 7, 40, 50)
-    for columns, joins, held in (
-        (32, False, 32),
-        (20, False, 32),
-        (20, True, 32),
-        (1040, False, 1040),
-        (1040, True, 2048),
+    for columns, joins, held, each in (
+        (32, False, 32, 1),
+        (20, False, 32, 1),
+        (20, True, 32, 1),
+        (1040, False, 1040, 3),  # a loop over a row takes the time of its loads
+        (1040, True, 2048, 3 + 2.3),
     ):
         inner = written_kernel(100, 3, 40, 50, 7, Rows(5, columns), joins)
-        assert (inner.variant, inner.vector_flops) == ("fused", int(100 * held / columns + 7))
+        assert (inner.variant, inner.vector_flops) == ("fused", int(100 * each * (held / columns) + 7))
     stored = written_kernel(100, 3, 40, 100, 7, Rows(5, 1040))  # too long to be kept: read again
-    assert stored.vector_flops == 100 * (1 + 2.8) + 7
+    assert stored.vector_flops == int(100 * 3 * 1.85 + 7)
     outer = written_kernel(100, 3, 40, 50, 7, Rows(5, 20, is_inner=False))
     assert (outer.vector_flops, outer.variant, outer.sizes) == (
         100 * 3 * 2.2 + 7,

@@ -12,7 +12,7 @@ from graphflops.inductor.fusing import Kernel
 from graphflops.inductor.lowering import Loop, Reduction
 from graphflops.kernels.call import Sizes
 from graphflops.kernels.kernel import Rows
-from graphflops.time.compiled import Written
+from graphflops.time.written import Written
 from tests.one_call import g, program_of
 from tests.support import t
 
