@@ -7,8 +7,8 @@ operand, of another element type in `x:bool` or `x:grad`; in `x:dtype|int8` of t
 it is `new(n):dtype`; `=x` is the operand's own memory, `+x` memory that is not written, `-` nothing.
 
 Sizes are in parentheses. Those of an operand get names, `x(m,k)`, where `*rows` is all that are left; those of a result
-are computed from them, and from numbers of the call: `x(m,2*k)`. In a result `*sizes` is a list, or the shape of an operand,
-and `kept?` depends on data.
+are computed from them, and from numbers of the call or the size that an operand holds: `x(m,2*k)`. In a result `*sizes` is
+a list, or the shape of an operand, and `kept?` depends on data.
 
 Work is a number of operations per element of an operand, of the first result, `out`, or for the whole `call`; in a formula
 `rows` is the product of `*rows`. It may be that of a function of `work.txt`. `functions 2 x` are evaluated; `matrix m x` are
@@ -48,7 +48,7 @@ def plain(of: Operands, *, shapes: Mapping[str, str], results: str, work: str, r
         if condition and getattr(of, condition) is None:
             continue
         counted: Any = out[0] if name == "out" else getattr(of, name, None)
-        each = WORK.get(count) or Work("", _size(count, sizes))  # type: ignore[arg-type]
+        each = WORK.get(count) or Work("", _size(of, count, sizes))  # type: ignore[arg-type]
         done = each.on(1 if name == "call" else counted.numel)
         if "functions" in kinds:
             done = Estimate(transcendentals=done.vector_flops)
@@ -77,13 +77,20 @@ def _named(of: Operands, shapes: Mapping[str, str]) -> Sizes:
     return sizes
 
 
-def _size(text: str, sizes: Sizes) -> Dim:
+def _size(of: Operands, text: str, sizes: Sizes) -> Dim:
     if text.isdecimal():
         return int(text)
     formula = parse_dim(text)
     if not isinstance(formula, Expr):
         return formula
-    return formula.substitute({name: prod(sizes[name]) for name in formula.symbols if name in sizes})
+    held = {name: prod(sizes[name]) if name in sizes else _held(of, name) for name in formula.symbols}
+    return formula.substitute(held)
+
+
+def _held(of: Operands, name: str) -> Dim:
+    from graphflops.rules.onnx.entries import said  # only in ONNX do operands hold sizes
+
+    return said(getattr(of, name), name)
 
 
 def _result(of: Operands, sizes: Sizes, text: str) -> TensorType | None:
@@ -110,7 +117,7 @@ def _sizes(of: Operands, sizes: Sizes, text: str) -> Iterator[Dim]:
         if each[0] == "*":
             yield from sizes[each[1:]] if each[1:] in sizes else getattr(of, each[1:]).shape
         else:
-            yield data_dependent(each[:-1]) if each[-1] == "?" else _size(each, sizes)
+            yield data_dependent(each[:-1]) if each[-1] == "?" else _size(of, each, sizes)
 
 
 _TEXT = Path(__file__).with_name("plain.txt").read_text(encoding="utf-8")
