@@ -4,7 +4,8 @@ A line of `plain.txt` names the kind of some operators and the operators, after 
 operands and attributes as for `takes`, `x~` for an operand that is not read, `x^` for one of which as many elements are
 read as are returned; after `->` the results, after `;` the work; last what is counted, in a sentence. A result is like an
 operand, of another element type in `x:bool` or `x:grad`; in `x:dtype|int8` of the given one, else int8. Without an operand
-it is `new(n):dtype`; `=x` is the operand's own memory, `+x` memory that is not written, `-` nothing.
+it is `new(n):dtype`; `=x` is the operand's own memory, `+x` memory that is not written, `n?` a number that depends on data,
+`-` nothing.
 
 Sizes are in parentheses. Those of an operand get names, `x(m,k)`, where `*rows` is all that are left; those of a result
 are computed from them, and from numbers of the call or the size that an operand holds: `x(m,2*k)`. In a result `*sizes` is
@@ -13,7 +14,7 @@ a list, or the shape of an operand, and `kept?` depends on data.
 Work is a number of operations per element of an operand, of the first result, `out`, or for the whole `call`; in a formula
 `rows` is the product of `*rows`. It may be that of a function of `work.txt`. `functions 2 x` are evaluated; `matrix m x` are
 multiply-adds of a matrix product, `a@b m x` those of a product of a and b, with `int8` before it of integers of 8 bits.
-`1 x if bias` depends on another operand.
+`1 x if bias` depends on another operand or an attribute, `1 x if not replacement` on the opposite, `1 x if p=2` on a number.
 """
 
 import re
@@ -45,7 +46,7 @@ def plain(of: Operands, *, shapes: Mapping[str, str], results: str, work: str, r
     for part in filter(None, work.split(" + ")):
         does, _, condition = part.partition(" if ")
         *kinds, count, name = does.split()
-        if condition and getattr(of, condition) is None:
+        if condition and not _holds(of, condition):
             continue
         counted: Any = out[0] if name == "out" else getattr(of, name, None)
         each = WORK.get(count) or Work("", _size(of, count, sizes))  # type: ignore[arg-type]
@@ -56,6 +57,13 @@ def plain(of: Operands, *, shapes: Mapping[str, str], results: str, work: str, r
             done = Estimate(matrix_flops=flops_of(done.vector_flops, read[0].dtype))
         found = found.plus(done, matrix_dtype=INT8 if "int8" in kinds else found.matrix_dtype)
     return found
+
+
+def _holds(of: Operands, condition: str) -> bool:
+    name, _, wanted = condition.removeprefix("not ").partition("=")
+    given = getattr(of, name)
+    holds = given == int(wanted) if wanted else given not in (None, False)
+    return bool(holds) != condition.startswith("not ")
 
 
 def _named(of: Operands, shapes: Mapping[str, str]) -> Sizes:
@@ -93,9 +101,11 @@ def _held(of: Operands, name: str) -> Dim:
     return said(getattr(of, name), name)
 
 
-def _result(of: Operands, sizes: Sizes, text: str) -> TensorType | None:
+def _result(of: Operands, sizes: Sizes, text: str) -> TensorType | Dim | None:
     if text == "-":
         return None
+    if text[-1] == "?":
+        return data_dependent(text[:-1])
     like, _, dtype = text.partition(":")
     name, bracket, shape = like.lstrip("=+").removesuffix(")").partition("(")
     x: TensorType = TensorType((), DEFAULT_FLOAT) if name == "new" else getattr(of, name)
