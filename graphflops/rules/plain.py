@@ -2,10 +2,10 @@
 
 A line of `plain.txt` names the kind of some operators and the operators, after a comma those of another namespace; then
 operands and attributes as for `takes`, `x~` for an operand that is not read, `x^` for one of which as many elements are
-read as are returned; after `->` the results, after `;` the work; last what is counted, in a sentence. A result is like an
-operand, of another element type in `x:bool` or `x:grad`; in `x:dtype|int8` of the given one, else int8. Without an operand
-it is `new(n):dtype`; `=x` is the operand's own memory, `+x` memory that is not written, `n?` a number that depends on data,
-`-` nothing.
+read as are returned; after `->` the results, after `;` the work, after `<` what is read, if that is not each operand; last
+what is counted, in a sentence. A result is like an operand, of another element type in `x:bool` or `x:grad`; in
+`x:dtype|int8` of the given one, else int8. Without an operand it is `new(n):dtype`; `=x` is the operand's own memory, `+x`
+memory that is not written, `n?` a number that depends on data, `-` nothing.
 
 Sizes are in parentheses. Those of an operand get names, `x(m,k)`, where `*rows` is all that are left; those of a result
 are computed from them, and from numbers of the call or the size that an operand holds: `x(m,2*k)`. In a result `*sizes` is
@@ -14,7 +14,7 @@ a list, or the shape of an operand, and `kept?` depends on data.
 Work is a number of operations per element of an operand, of the first result, `out`, or for the whole `call`; in a formula
 `rows` is the product of `*rows`. It may be that of a function of `work.txt`. `functions 2 x` are evaluated; `matrix m x` are
 multiply-adds of a matrix product, `a@b m x` those of a product of a and b, with `int8` before it of integers of 8 bits.
-`1 x if bias` depends on another operand or an attribute, `1 x if not replacement` on the opposite, `1 x if p=2` on a number.
+`1 x if bias` depends on another operand or an attribute, `1 x if not bias` on the opposite, `1 x if p=2` on a value.
 """
 
 import re
@@ -41,7 +41,7 @@ def plain(of: Operands, *, shapes: Mapping[str, str], results: str, work: str, r
     out = tuple(_result(of, sizes, result) for result in results.split())
     if results[:1] in ("", "=", "+", "-"):
         return free(*out, alias="+" not in results)
-    read = tensors_of(out[0] if name == "out" else getattr(of, name) for name in reads.split())
+    read = tensors_of(out[0] if name == "out" else _result(of, sizes, f"={name}") for name in reads.split())
     found = Estimate(out, reads=read)
     for part in filter(None, work.split(" + ")):
         does, _, condition = part.partition(" if ")
@@ -62,7 +62,8 @@ def plain(of: Operands, *, shapes: Mapping[str, str], results: str, work: str, r
 def _holds(of: Operands, condition: str) -> bool:
     name, _, wanted = condition.removeprefix("not ").partition("=")
     given = getattr(of, name)
-    holds = given == int(wanted) if wanted else given not in (None, False)
+    stated: object = int(wanted) if wanted.isdecimal() else wanted
+    holds = given == stated if wanted else given not in (None, False)
     return bool(holds) != condition.startswith("not ")
 
 
@@ -136,6 +137,7 @@ for _line in filter(lambda line: not line.startswith("#"), _TEXT.replace("\n  ",
     _operators, _, _described = _head.partition(": ")
     _kind, _, _keys = _operators.partition(" ")
     _operands, _, _made = _described.partition("->")
+    _made, _, _seen = _made.partition(" < ")
     _results, _, _work = _made.partition(";")
     _names = _SHAPE.sub(r"\1", _operands)
     _read = (
@@ -150,5 +152,5 @@ for _line in filter(lambda line: not line.startswith("#"), _TEXT.replace("\n  ",
         shapes=dict(_SHAPE.findall(_operands)),
         results=_results.strip(),
         work=_work.strip(),
-        reads=" ".join(_read),
+        reads=_seen or " ".join(_read),
     )

@@ -291,18 +291,6 @@ def dynamic_int4_linear(of: Operands) -> Estimate:
     return product.plus(vector_flops=more, matrix_dtype=INT8)
 
 
-@rule("torchao._scaled_embedding_bag", kind="gather").takes(
-    "weight indices offsets weight_scale o_scale? mode? include_last_offset? output_dtype?"
-)
-def scaled_embedding_bag(of: Operands) -> Estimate:
-    """One addition per element looked up, and the weights' scale per result."""
-    width = of.weight.shape[1]
-    looked_up = of.weight.like((of.indices.numel, width))
-    out = of.weight.like((of.offsets.shape[0] - 1, width), of.output_dtype)
-    reads = (looked_up, of.indices, of.offsets, of.weight_scale)
-    return Estimate((out,), 0, looked_up.numel + out.numel, reads=reads)
-
-
 rule("torchao.dequantize_affine", kind="quantisation").derived(
     dequantize, order="x block_size scale zero_point input_dtype quant_min quant_max output_dtype"
 )
