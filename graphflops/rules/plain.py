@@ -2,10 +2,11 @@
 
 A line of `plain.txt` names the kind of some operators and the operators, after a comma those of another namespace; then
 operands and attributes as for `takes`, `x~` for an operand that is not read, `x^` for one of which as many elements are
-read as are returned; after `->` the results, after `;` the work, after `<` what is read, if that is not each operand; last
-what is counted, in a sentence. A result is like an operand, of another element type in `x:bool` or `x:grad`; in
-`x:dtype|int8` of the given one, else int8. Without an operand it is `new(n):dtype`; `=x` is the operand's own memory, `+x`
-memory that is not written, `n?` a number that depends on data, `-` nothing.
+read as are returned; after `->` the results, after `;` the work; where operands are not read whole, after `<` what is read,
+and where results are not written whole, after `>` what is; last what is counted, in a sentence. A result is like an
+operand, of another element type in `x:bool` or `x:grad`; in `x:dtype|int8` of the given one, else int8. Without an operand
+it is `new(n):dtype`; `=x` is the operand's own memory, `+x` memory that is not written, `n?` a number that depends on data,
+`-` nothing.
 
 Sizes are in parentheses. Those of an operand get names, `x(m,k)`, where `*rows` is all that are left; those of a result
 are computed from them, and from numbers of the call or the size that an operand holds: `x(m,2*k)`. In a result `*sizes` is
@@ -31,18 +32,22 @@ from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import Shape, shown, tensors_of
 from graphflops.tensor import DTYPES, INT8, TensorType
 
+_BETWEEN = re.compile(r",(?![^(]*\))")  # sizes, not the arguments of a function
 _SHAPE = re.compile(r"\b(\w+)\(([^)]*)\)")
 Sizes = dict[str, Shape]  # by name; a number is one size
 
 
-def plain(of: Operands, *, shapes: Mapping[str, str], results: str, work: str, reads: str) -> Estimate:
+def plain(of: Operands, *, shapes: Mapping[str, str], results: str, work: str, touched: str) -> Estimate:
     """The estimate that a line of the table describes."""
     sizes = _named(of, shapes)
     out = tuple(_result(of, sizes, result) for result in results.split())
     if results[:1] in ("", "=", "+", "-"):
         return free(*out, alias="+" not in results)
-    read = tensors_of(out[0] if name == "out" else _result(of, sizes, f"={name}") for name in reads.split())
-    found = Estimate(out, reads=read)
+    read, written = (
+        tensors_of(out[0] if name == "out" else _result(of, sizes, f"={name}") for name in names.split())
+        for names in touched.partition(">")[::2]
+    )
+    found = Estimate(out, reads=read, writes=written or None)
     for part in filter(None, work.split(" + ")):
         does, _, condition = part.partition(" if ")
         *kinds, count, name = does.split()
@@ -124,7 +129,7 @@ def _result(of: Operands, sizes: Sizes, text: str) -> TensorType | Dim | None:
 
 
 def _sizes(of: Operands, sizes: Sizes, text: str) -> Iterator[Dim]:
-    for each in filter(None, text.split(",")):
+    for each in filter(None, _BETWEEN.split(text)):
         if each[0] == "*":
             yield from sizes[each[1:]] if each[1:] in sizes else getattr(of, each[1:]).shape
         else:
@@ -137,7 +142,7 @@ for _line in filter(lambda line: not line.startswith("#"), _TEXT.replace("\n  ",
     _operators, _, _described = _head.partition(": ")
     _kind, _, _keys = _operators.partition(" ")
     _operands, _, _made = _described.partition("->")
-    _made, _, _seen = _made.partition(" < ")
+    _made, _, _touched = _made.partition(" < ")
     _results, _, _work = _made.partition(";")
     _names = _SHAPE.sub(r"\1", _operands)
     _read = (
@@ -152,5 +157,5 @@ for _line in filter(lambda line: not line.startswith("#"), _TEXT.replace("\n  ",
         shapes=dict(_SHAPE.findall(_operands)),
         results=_results.strip(),
         work=_work.strip(),
-        reads=_seen or " ".join(_read),
+        touched=_touched or " ".join(_read),
     )

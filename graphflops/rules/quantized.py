@@ -8,7 +8,7 @@ from itertools import chain
 
 from graphflops.base.record import replace
 from graphflops.cost import Estimate, Value
-from graphflops.dims import Dim, ceil_div, differ, dim_max, floor_div, prod, same
+from graphflops.dims import Dim, ceil_div, differ, floor_div, prod, same
 from graphflops.rules.elementwise import WORK, activation_named, differentiate
 from graphflops.rules.matmul import add_product, flops_of, grouped_mm, matmul, matmul_into
 from graphflops.rules.operands import Operands, takes
@@ -262,14 +262,6 @@ def prepack(*parts: TensorType) -> Estimate:
     """Weights and what belongs to them in the order that the product wants; corrections are as large as the data says."""
     corrections = (TensorType((0,), FLOAT32),) * (len(parts) > 2)
     return Estimate((*(part.like() for part in parts), *corrections), reads=parts)
-
-
-@rule("torchao.to_sparse_semi_structured_cutlass_sm9x_f8", kind="movement")
-def to_sparse(weight: TensorType) -> Estimate:
-    """Half of the weights kept, with the places that they had."""
-    rows, columns = weight.shape
-    places = weight.like((rows, dim_max(floor_div(columns, 8), 16)), INT8)
-    return Estimate((weight.like((rows, floor_div(columns, 2))), places), reads=(weight,))
 
 
 @rule("float8_sparse.fp8_sparse_mm").takes("x packed bias? alpha out_features=")
