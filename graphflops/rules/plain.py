@@ -41,7 +41,7 @@ def plain(of: Operands, *, shapes: Mapping[str, str], results: str, work: str, t
     """The estimate that a line of the table describes."""
     sizes = _named(of, shapes)
     out = tuple(_result(of, sizes, result) for result in results.split())
-    if results[:1] in ("", "=", "+", "-"):
+    if not work and results[:1] in ("", "=", "+", "-"):
         return free(*out, alias="+" not in results)
     read, written = (
         tensors_of(out[0] if name == "out" else _result(of, sizes, f"={name}") for name in names.split())
