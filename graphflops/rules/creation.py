@@ -10,12 +10,7 @@ from typing import Any
 from graphflops.base.record import replace
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, ceil_div, floor_div
-from graphflops.rules.elementwise import (
-    DEFAULT_FLOAT,
-    float_result,
-    pointwise,
-    result_type,
-)
+from graphflops.rules.elementwise import DEFAULT_FLOAT, float_result, pointwise, result_type
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, axis_of, doubled_pairs, few, only_result, tensors_of
 from graphflops.rules.views import at_least_1d
@@ -187,15 +182,6 @@ rule("aten.triu_indices").derived(triangle_indices, upper=True)
 KIND = "random"
 
 pointwise("binomial", "rejected_number", operands="count prob")
-
-
-@rule("aten.multinomial")
-def multinomial(a: TensorType, num_samples: Dim, replacement: bool = False) -> Estimate:
-    """Without replacement an exponential, a division and a comparison per weight; with it running sums."""
-    out = a.like((*a.shape[:-1], num_samples), INT64)
-    if replacement:
-        return Estimate((out,), vector_flops=3 * a.numel, reads=(a,))
-    return Estimate((out,), vector_flops=4 * a.numel, transcendentals=a.numel, reads=(a,))
 
 
 # Counter-based generators: the state is an operand.

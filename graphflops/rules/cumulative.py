@@ -46,12 +46,6 @@ def cumprod(x: TensorType, dim: int, *, dtype: DType | None = None) -> Estimate:
 rule("aten.cummax", "aten.cummin").derived(running, indexed, order="x dim")
 
 
-@rule("aten._cummax_helper", "aten._cummin_helper")
-def cummax_helper(x: TensorType, values: TensorType, indices: TensorType) -> Estimate:
-    """One comparison per element; both results are written into the given tensors."""
-    return Estimate(vector_flops=x.numel, reads=(x,), writes=(values, indices))
-
-
 @rule("aten.logcumsumexp", "aten._logcumsumexp")
 def logcumsumexp(x: TensorType, dim: int) -> Estimate:
     """A running log-add-exp: maximum, difference and sum, an exponential and a logarithm per element."""

@@ -163,12 +163,6 @@ def gather(x: TensorType, dim: int, index: TensorType) -> Estimate:
     return picked(x.like(index.shape), index)
 
 
-@rule("aten._gather_sparse_backward")
-def gather_sparse_backward(x: TensorType, *, index: TensorType, grad: TensorType) -> Estimate:
-    """Keeps the gradients and their indices as a sparse tensor."""
-    return Estimate((x.like(),), reads=(grad, index), writes=(grad, index))
-
-
 @rule("aten.take_along_dim")
 def take_along_dim(x: TensorType, indices: TensorType, dim: int | None = None) -> Estimate:
     """One element per index along an axis, the others broadcast; without one, from the flattened tensor."""
@@ -331,14 +325,6 @@ def embedding_bag_backward(of: Operands, *, num_weights: Dim, mode: int) -> Esti
     touched = of.grad.numel if mode == MAX else of.indices.numel * of.grad.shape[1]
     reads = of.but("offset2bag" if mode == MAX else "maximum_indices")
     return Estimate((out,), vector_flops=touched * (1 + scaled), reads=reads)
-
-
-@rule("aten._embedding_bag_sparse_backward").takes("grad indices * offset2bag bag_size per_sample_weights?")
-def embedding_bag_sparse_backward(of: Operands, *, num_weights: Dim, mode: int) -> Estimate:
-    """Each bag's gradient copied for each of its rows, and scaled if the forward pass scaled."""
-    rows, out = (of.grad.like((count, of.grad.shape[1])) for count in (of.indices.numel, num_weights))
-    scaled = mode == MEAN or of.per_sample_weights is not None
-    return Estimate((out,), vector_flops=rows.numel * scaled, reads=(*of,), writes=(rows, of.indices))
 
 
 @rule("aten._embedding_bag_per_sample_weights_backward").takes("grad weight indices * offset2bag")

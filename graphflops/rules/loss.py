@@ -305,13 +305,6 @@ def multi_margin_loss(of: Operands, *, p: float = 1, reduction: int = MEAN) -> E
     return total_of(rows, reduction, flops, 0, (*of,))
 
 
-@rule("aten.multi_margin_loss_backward").takes("grad x target p= * weight?")
-def multi_margin_loss_backward(of: Operands) -> Estimate:
-    """Subtract, add, compare, select, scale and sum per score, a product for p = 2 and one for a weight."""
-    flops = (6 + (of.p == 2) + (of.weight is not None)) * of.x.numel
-    return Estimate((of.x.like(),), vector_flops=flops, reads=of.but("p"))
-
-
 @rule("aten.multilabel_margin_loss_forward")
 def multilabel_margin_loss_forward(x: TensorType, target: TensorType, reduction: int = MEAN) -> Estimate:
     """Subtract, add, clamp, select and sum per pair of a possible label, any class, with a class; divide."""

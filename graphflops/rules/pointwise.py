@@ -193,12 +193,6 @@ def conj_physical(a: TensorType) -> Estimate:
     return elementwise(WORK["conj"], a) if a.dtype.kind == "complex" else free(a)
 
 
-@rule("aten.equal")
-def equal(a: TensorType, b: TensorType) -> Estimate:
-    """One comparison per element, reduced to one answer."""
-    return Estimate((data_dependent("equal"),), vector_flops=WORK["eq"].flops * a.numel, reads=(a, b))
-
-
 @rule("aten.allclose")
 def allclose(a: TensorType, b: TensorType) -> Estimate:
     """|a - b| <= atol + rtol * |b| per element, reduced to one answer."""

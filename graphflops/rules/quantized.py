@@ -8,7 +8,7 @@ from itertools import chain
 
 from graphflops.base.record import replace
 from graphflops.cost import Estimate, Value
-from graphflops.dims import Dim, ceil_div, differ, dim_max, floor_div, prod, same
+from graphflops.dims import Dim, ceil_div, differ, floor_div, prod, same
 from graphflops.rules.elementwise import WORK, activation_named, differentiate
 from graphflops.rules.matmul import add_product, flops_of, grouped_mm, matmul, matmul_into
 from graphflops.rules.operands import Operands, takes
@@ -264,14 +264,6 @@ def prepack(*parts: TensorType) -> Estimate:
     return Estimate((*(part.like() for part in parts), *corrections), reads=parts)
 
 
-@rule("torchao.to_sparse_semi_structured_cutlass_sm9x_f8", kind="movement")
-def to_sparse(weight: TensorType) -> Estimate:
-    """Half of the weights kept, with the places that they had."""
-    rows, columns = weight.shape
-    places = weight.like((rows, dim_max(floor_div(columns, 8), 16)), INT8)
-    return Estimate((weight.like((rows, floor_div(columns, 2))), places), reads=(weight,))
-
-
 @rule("float8_sparse.fp8_sparse_mm").takes("x packed bias? alpha out_features=")
 def fp8_sparse_mm(of: Operands, *attributes: object) -> Estimate:
     """A product with the half of the weights that is kept; each result takes one scale."""
@@ -289,18 +281,6 @@ def dynamic_int4_linear(of: Operands) -> Estimate:
     product = scaled_product(of, features, FLOAT32, of.weight, of.weight_scale)
     more = (MIN_MAX + QUANTIZE) * of.x.numel + 2 * groups * only_result(product).numel
     return product.plus(vector_flops=more, matrix_dtype=INT8)
-
-
-@rule("torchao._scaled_embedding_bag", kind="gather").takes(
-    "weight indices offsets weight_scale o_scale? mode? include_last_offset? output_dtype?"
-)
-def scaled_embedding_bag(of: Operands) -> Estimate:
-    """One addition per element looked up, and the weights' scale per result."""
-    width = of.weight.shape[1]
-    looked_up = of.weight.like((of.indices.numel, width))
-    out = of.weight.like((of.offsets.shape[0] - 1, width), of.output_dtype)
-    reads = (looked_up, of.indices, of.offsets, of.weight_scale)
-    return Estimate((out,), 0, looked_up.numel + out.numel, reads=reads)
 
 
 rule("torchao.dequantize_affine", kind="quantisation").derived(

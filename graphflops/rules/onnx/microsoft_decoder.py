@@ -19,7 +19,7 @@ from graphflops.rules.matmul import matmul
 from graphflops.rules.norm import MEAN_SQUARE, NORMALISE
 from graphflops.rules.onnx import attention
 from graphflops.rules.onnx.attention import biased, separated
-from graphflops.rules.onnx.entries import Outputs, Touched, fused, said, size, work
+from graphflops.rules.onnx.entries import Outputs, Touched, fused, size, work
 from graphflops.rules.operands import Operands
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import rule
@@ -27,9 +27,6 @@ from graphflops.rules.shapes import Shape, doubled_pairs
 from graphflops.tensor import TensorType
 
 KIND = "attention"
-
-
-BUCKETED = 8  # a distance 1, its magnitude 1, a comparison 1, a ratio 1, a product 1, a sum 1, bounds 2; and a logarithm
 
 
 rule("com.microsoft.RotaryEmbedding", "com.microsoft.MRotaryEmbedding", kind="elementwise").derived(
@@ -44,16 +41,6 @@ def gemma_rotary_embedding(of: Operands) -> Estimate:
     converted = 2 * angles.numel if angles.dtype != q.dtype else 0
     turned = attention.rotated(q, k).plus(vector_flops=converted, transcendentals=2 * angles.numel)
     return turned.plus(out=(q.like(), k.like()), reads=(*of,))
-
-
-@rule("com.microsoft.RelativePositionBias", kind="gather")
-def relative_position_bias(table: TensorType, query_length: TensorType, key_length: TensorType) -> Estimate:
-    """Computes the bucket of every distance and reads its bias for every pair of positions."""
-    rows, keys = (said(length, "relative_positions") for length in (query_length, key_length))
-    out = table.like((1, table.shape[1], rows, keys))
-    distances = rows + keys - 1
-    reads = (table, query_length, key_length)
-    return Estimate((out,), vector_flops=BUCKETED * distances, transcendentals=distances, reads=reads)
 
 
 @rule("com.microsoft.GatedRelativePositionBias", kind="other", product=("query", "weight")).takes(

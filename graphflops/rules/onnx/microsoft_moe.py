@@ -15,7 +15,7 @@ from graphflops.rules.elementwise import WORK, Work, activation_named
 from graphflops.rules.lapack import n_log_n
 from graphflops.rules.matmul import matmul
 from graphflops.rules.norm import MEAN_SQUARE, normalised
-from graphflops.rules.onnx.entries import fused, onnx_dtype, sizes, work
+from graphflops.rules.onnx.entries import fused, sizes, work
 from graphflops.rules.operands import Operands
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, weight_only
 from graphflops.rules.reduce import SOFTMAX
@@ -243,14 +243,6 @@ def gather_block_quantized(of: Operands, *, bits: int = 4, gather_axis: int = 0)
     read = (taken(x) for x in (scales, of.zero_points) if x is not None)
     dequantizing = (DEQUANTIZE - (not centred)) * out.numel
     return Estimate((out,), vector_flops=dequantizing, reads=(rows, of.indices, *read))
-
-
-@rule("com.microsoft.GatherPacked", kind="gather")
-def gather_packed(data: TensorType, indices: TensorType, *, K: int, output_dtype: int = 16) -> Estimate:
-    """The rows returned, read at their packed width; a conversion and a scale per number."""
-    out = TensorType((*indices.shape, K), onnx_dtype(output_dtype))
-    rows = data.like((*indices.shape, data.shape[-1]))
-    return Estimate((out,), vector_flops=LOOKED_UP * out.numel, reads=(rows, indices))
 
 
 @rule("com.microsoft.MoEGroupRouter").takes("x expert_bias projection?; top_k")

@@ -329,22 +329,3 @@ def bifurcation_detector(of: Operands, *, max_ngram_size: int = 3, min_ngram_siz
     lengths = (min_ngram_size + max_ngram_size) * (max_ngram_size - min_ngram_size + 1) // 2
     compared += lengths * of.source.numel
     return Estimate((of.current.like((merged,)), of.current.like(())), vector_flops=compared, reads=(*of,))
-
-
-@rule("com.microsoft.WordConvEmbedding", product=("chars", "weight"))
-def word_conv_embedding(
-    chars: TensorType, weight: TensorType, bias: TensorType, table: TensorType, *, conv_window_size: int = 0
-) -> Estimate:
-    """Embeds characters (..., words, characters), convolves along each word, takes the maximum of each filter."""
-    filters, window, width = weight.shape[0], conv_window_size or weight.shape[2], table.shape[1]
-    places = prod(chars.shape[:-1]) * (chars.shape[-1] - window + 1)
-    out = table.like((*chars.shape[:-1], filters))
-    rows = table.like((*chars.shape, width))
-    return Estimate(
-        (out,),
-        matrix_flops=2 * places * filters * window * width,
-        vector_flops=2 * places * filters,
-        transcendentals=places * filters,
-        reads=(chars, weight, bias, rows),
-        matrix_dtype=table.dtype,
-    )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from graphflops.base.record import replace
 from graphflops.cost import Estimate, free
-from graphflops.dims import broadcast, floor_div, meet, mod, prod, total
+from graphflops.dims import broadcast, meet, mod, prod, total
 from graphflops.errors import shown
 from graphflops.rules.creation import masked
 from graphflops.rules.elementwise import WORK, Work
@@ -139,14 +139,6 @@ def branchwise_rms_norm(x: TensorType, scale: TensorType | None = None, *, num_b
     """An RMS norm of every branch; branches may be flattened into the last axis."""
     rows = prod(x.shape[:-1]) * (num_branches or 1)
     return normalised(x, rows, scale, statistics=MEAN_SQUARE)
-
-
-@rule("com.microsoft.GatedRMSNorm").takes("x scale gate")
-def gated_rms_norm(of: Operands, *, activation: str = "silu") -> Estimate:
-    """An RMS norm of groups as long as the scale, times an activated gate."""
-    norm = normalised(of.x, floor_div(of.x.numel, of.scale.numel), of.scale, statistics=MEAN_SQUARE)
-    gated = work((1 + (activation != "sigmoid")) * of.x.numel, of.x.numel)
-    return norm.plus(gated, reads=(of.gate,))
 
 
 @rule("com.microsoft.QOrderedLayerNormalization").takes("x scale_x scale bias? scale_y")

@@ -1,4 +1,4 @@
-"""Signals: Fourier transforms, windows and the mel scale; images resized, sampled at points and within boxes.
+"""Signals: Fourier transforms; images resized, sampled at points and within boxes.
 
 Complex numbers are pairs along the last axis. A transform is 5*n*log2(n) real operations, half of that from or to real
 numbers. An interpolated output is a weighted sum of its taps, two along each axis that changes for `linear` and four for
@@ -69,26 +69,6 @@ def stft(of: Operands, *, onesided: int = 1) -> Estimate:
     per_frame = windowing + _transform(length, parts)
     out = of.signal.like((batch, frames, bins, 2))
     return Estimate((out,), vector_flops=batch * frames * per_frame, reads=(*of,))
-
-
-def window(length: TensorType, *, output_datatype: int = 1, flops: int, cosines: int) -> Estimate:
-    """`flops` operations and `cosines` cosines per sample."""
-    samples = entries.said(length, "window_axis0")
-    out = TensorType((samples,), entries.onnx_dtype(output_datatype))
-    return Estimate((out,), vector_flops=flops * samples, transcendentals=cosines * samples, reads=(length,))
-
-
-# Each takes one product for the angle; a weighted cosine is a product and a sum.
-rule("onnx.HannWindow", "onnx.HammingWindow").derived(window, flops=3, cosines=1)
-rule("onnx.BlackmanWindow").derived(window, flops=6, cosines=2)
-
-
-@rule("onnx.MelWeightMatrix").takes("num_mel_bins dft_length sample_rate lower_edge_hertz upper_edge_hertz")
-def mel_weight_matrix(of: Operands, *, output_datatype: int = 1) -> Estimate:
-    """Per weight two slopes, their minimum and a clamp at zero; per edge of a triangle a power."""
-    bins, length = entries.said(of.num_mel_bins, "mel_axis0"), entries.said(of.dft_length, "dft_axis0")
-    out = TensorType((floor_div(length, 2) + 1, bins), entries.onnx_dtype(output_datatype))
-    return Estimate((out,), vector_flops=6 * out.numel, transcendentals=bins + 2, reads=(*of,))
 
 
 KIND = "boxes"

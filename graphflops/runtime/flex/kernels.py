@@ -14,6 +14,7 @@ from graphflops.runtime.flex.library import (
     number_of,
     product,
     program_place,
+    store_counts,
     store_tile,
     tile_start,
 )
@@ -28,12 +29,7 @@ def forward_kernel(
 ):  # fmt: skip
     """Rows of the output and their log-sum-exp. SCORE, MASK: generated functions. C: as of the library."""
     batch, heads, queries, keys = sizes
-    line, head_index = program_place(
-        tl.program_id(0), tl.cdiv(queries, C.ROWS), batch * heads, C.TOGETHER, True
-    )
-    entry = head_index // heads
-    head = head_index % heads
-    row = line * C.ROWS
+    row, entry, head = program_place(batch, heads, queries, False, C)
     rows = row + tl.arange(0, C.ROWS)
     query = load_tile(q, entry, head, row, q_strides, queries, False, False, C.DESCRIPTORS, C)
     top = tl.full([C.ROWS], float("-inf"), C.SUM)
@@ -94,12 +90,9 @@ def forward_kernel(
     values = values / tl.where(total == 0, 1, total)[:, None]
     store_tile(out, values, entry, head, row, out_strides, queries, False, True, C)
     logarithm = tl.where(total == 0, float("-inf"), (top + tl.log2(total)) / LOG2E)
-    tl.store(lse + head_index.to(tl.int64) * queries + rows, logarithm, mask=rows < queries)
-    if C.COUNT > 0:
-        place = counts + tl.program_id(0).to(tl.int64) * 3
-        tl.store(place, full_tiles)
-        tl.store(place + 1, partial_tiles)
-        tl.store(place + 2, visible)
+    place = (entry * heads + head).to(tl.int64) * queries + rows
+    tl.store(lse + place, logarithm, mask=rows < queries)
+    store_counts(counts, full_tiles, partial_tiles, visible, C)
 
 
 @triton.jit
@@ -113,16 +106,11 @@ def query_kernel(
     delta: written here for `key_kernel`: output times its gradient, summed by row, less the log-sum-exp's gradient.
     """
     batch, heads, queries, keys = sizes
-    line, head_index = program_place(
-        tl.program_id(0), tl.cdiv(queries, C.ROWS), batch * heads, C.TOGETHER, True
-    )
-    entry = head_index // heads
-    head = head_index % heads
-    row = line * C.ROWS
+    row, entry, head = program_place(batch, heads, queries, False, C)
     rows = row + tl.arange(0, C.ROWS)
     query = load_tile(q, entry, head, row, q_strides, queries, False, False, C.DESCRIPTORS, C)
     upper = load_tile(grad, entry, head, row, grad_strides, queries, False, True, C.DESCRIPTORS, C)
-    place = head_index.to(tl.int64) * queries + rows
+    place = (entry * heads + head).to(tl.int64) * queries + rows
     logarithm = tl.load(lse + place, mask=rows < queries, other=float("inf")) * LOG2E
     logarithm = tl.where(logarithm == float("-inf"), float("inf"), logarithm)
     result = load_tile(out, entry, head, row, out_strides, queries, False, True, False, C)
@@ -176,11 +164,7 @@ def query_kernel(
                 partial_tiles += 1 if MASKED else 0
                 full_tiles += 0 if MASKED else 1
     store_tile(grad_q, sums * C.SCALE, entry, head, row, grad_q_strides, queries, False, False, C)
-    if C.COUNT > 0:
-        target = counts + tl.program_id(0).to(tl.int64) * 3
-        tl.store(target, full_tiles)
-        tl.store(target + 1, partial_tiles)
-        tl.store(target + 2, visible)
+    store_counts(counts, full_tiles, partial_tiles, visible, C)
 
 
 @triton.jit
@@ -191,13 +175,7 @@ def key_kernel(
 ):  # fmt: skip
     """Rows of the key's and value's gradients, over the query heads that share them and the listed blocks of queries."""
     batch, heads, queries, keys = sizes
-    key_heads = heads // C.SHARING
-    line, head_index = program_place(
-        tl.program_id(0), tl.cdiv(keys, C.COLUMNS), batch * key_heads, C.TOGETHER, False
-    )
-    entry = head_index // key_heads
-    key_head = head_index % key_heads
-    start = line * C.COLUMNS
+    start, entry, key_head = program_place(batch, heads // C.SHARING, keys, True, C)
     columns = start + tl.arange(0, C.COLUMNS)
     key = load_tile(k, entry, key_head, start, k_strides, keys, True, False, C.DESCRIPTORS, C)
     value = load_tile(v, entry, key_head, start, v_strides, keys, True, True, C.DESCRIPTORS, C)
@@ -263,8 +241,4 @@ def key_kernel(
                     full_tiles += 0 if MASKED else 1
     store_tile(grad_k, key_sums * C.SCALE, entry, key_head, start, grad_k_strides, keys, True, False, C)
     store_tile(grad_v, value_sums, entry, key_head, start, grad_v_strides, keys, True, True, C)
-    if C.COUNT > 0:
-        target = counts + tl.program_id(0).to(tl.int64) * 3
-        tl.store(target, full_tiles)
-        tl.store(target + 1, partial_tiles)
-        tl.store(target + 2, visible)
+    store_counts(counts, full_tiles, partial_tiles, visible, C)

@@ -111,20 +111,31 @@ def number_of(pairs):
 
 
 @triton.jit
-def program_place(pid, lines, all_heads, TOGETHER: tl.constexpr, REVERSED: tl.constexpr):
-    """A program's line of tiles, and its batch entry and head as one number.
+def program_place(batch, heads, length, KEYS: tl.constexpr, C: tl.constexpr):
+    """Where a program's tile, of queries or keys, begins; its batch entry and its head.
 
-    TOGETHER heads share the L2 cache: the same line of each of them runs at the same time.
-    REVERSED: the last line runs first, which is the longest under a causal mask.
+    Heads together share the L2 cache: the same line of each of them runs at the same time. The last line of queries runs
+    first, which is the longest under a causal mask.
     """
-    per_group = lines * TOGETHER
-    group = pid // per_group
-    within = pid % per_group
-    heads = tl.minimum(all_heads - group * TOGETHER, TOGETHER)
-    line = within // heads
-    if REVERSED:
-        line = lines - 1 - line
-    return line, group * TOGETHER + within % heads
+    TILE: tl.constexpr = C.COLUMNS if KEYS else C.ROWS
+    lines = tl.cdiv(length, TILE)
+    per_group = lines * C.TOGETHER
+    group = tl.program_id(0) // per_group
+    within = tl.program_id(0) % per_group
+    together = tl.minimum(batch * heads - group * C.TOGETHER, C.TOGETHER)
+    line = within // together
+    head = group * C.TOGETHER + within % together
+    return (line if KEYS else lines - 1 - line) * TILE, head // heads, head % heads
+
+
+@triton.jit
+def store_counts(counts, full_tiles, partial_tiles, visible, C: tl.constexpr):
+    """Store how many tiles a program computed, and how many pairs of them are visible, where they are counted."""
+    if C.COUNT > 0:
+        place = counts + tl.program_id(0).to(tl.int64) * 3
+        tl.store(place, full_tiles)
+        tl.store(place + 1, partial_tiles)
+        tl.store(place + 2, visible)
 
 
 @triton.jit
