@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from graphflops import analyze, capture
-from graphflops.errors import ModelError
+from graphflops.errors import ModelError, OptionError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -49,6 +49,12 @@ def test_the_work_of_a_step(make, device):
     assert phases(report) == {"forward": CONV + HEAD, "backward": CONV + 2 * HEAD}  # x wants no gradient
     assert report.totals.cost.matrix_flops == analyze(module, (x,), training=True).step().cost.matrix_flops
     assert {row.module for row in report.rows} >= {"conv", "head"}
+
+
+def test_a_second_backward_is_refused():
+    program = capture(Net(), (torch.randn(4, 3, 16, 16),), joint=True)
+    with pytest.raises(OptionError, match="has its own backward"):
+        analyze(program, training=True)
 
 
 def test_the_module_is_left_as_it_was():
