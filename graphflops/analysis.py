@@ -107,6 +107,9 @@ def _priced_program(recorded: Graph, asked: Asked) -> tuple[PricedProgram, Calla
         raise OptionError(text)
     graph, step = recorded, None
     if asked.training is not False:
+        if recorded.phases:
+            text = "the program holds its gradients already: leave --training out, or give the one exported without them"
+            raise ModelError(text)
         from graphflops.passes.trained_program import trained_program
         from graphflops.training import training_of
 

@@ -24,10 +24,11 @@ _SMALL = 64 * 1024  # bytes: a smaller unused initializer is no problem
 
 @check("GF118", "cannot-run", "error")
 def type_contradiction(model: Model) -> Iterator[Observation]:
-    """The operands of a call contradict one another: inner dimensions of a product differ, or a Reshape loses elements.
-    Reported only if it holds for every value of the open sizes.
+    """A call cannot run with its operands: inner dimensions of a product differ, a Reshape loses elements, or the operator
+    does not take an element type. Reported only if it holds for every value of the open sizes.
 
-    Fix: compare the shapes of the call's operands: one was changed and the other was not, or an attribute is wrong.
+    Fix: compare shapes and element types of the call's operands: one was changed and the other was not, or an attribute is
+    wrong.
     """
     return model.said("GF118", {call.name: call for call in model.view.calls})
 

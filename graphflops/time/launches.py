@@ -180,7 +180,7 @@ class Launcher:
                 host = 0.0  # Python's arithmetic
             if operator.is_exchange and call.estimate.alias:
                 host = self.costs["forward.plain_collective"]
-            host += site.entering
+        host += site.entering
         if site.is_inside:
             kernels = None if kernels is None else inside_operator(call, kernels)
             host = len(kernels or ()) * self.costs["forward.inside"]

@@ -51,6 +51,12 @@ def test_the_work_of_a_step(make, device):
     assert {row.module for row in report.rows} >= {"conv", "head"}
 
 
+def test_a_second_backward_is_refused():
+    program = capture(Net(), (torch.randn(4, 3, 16, 16),), joint=True)
+    with pytest.raises(ModelError, match="holds its gradients already"):
+        analyze(program, training=True)
+
+
 def test_the_module_is_left_as_it_was():
     module = Net()
     own = module.forward = module.forward

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,12 @@ def assert_true(report: Report, unknown: int = 0) -> list[Any]:
 
 
 @pytest.mark.parametrize("execution", ["eager", "graph", "compiled"])
-@pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize(
-    "name", ["gqa_transformer.pt2", "convnet.onnx", "lstm.pt2", "cond.pt2", "training_step.pt2"]
+    ("name", "training"),
+    [
+        *product(["gqa_transformer.pt2", "convnet.onnx", "lstm.pt2", "cond.pt2"], [False, True]),
+        ("training_step.pt2", False),
+    ],
 )
 def test_a_replay_takes_the_predicted_time(name: str, execution: Any, training: bool) -> None:
     assert_true(analyze(SAMPLES / name, device="h200", execution=execution, training=training))

@@ -145,6 +145,8 @@ def test_a_composite_has_its_cost_once() -> None:
     assert hosts(found)[1:] == [7, 7, 7 + 500 - 7]
     without = launcher(priced).forward(records=False)
     assert hosts(without)[1:] == [11, 11, 100]
+    entering = program(node("y", "l1_loss.default", "x", "z", stack="a,timm.A"), given={"x": X, "z": X})
+    assert sum(hosts(launcher(entering).forward(records=False))[1:]) == 11 + 11 + 100 + 0.5
     backward = program(node("y", "l1_loss.default", "x", "z"), given={"x": g(4, 8), "z": X})
     own = launcher(backward, **{"backward.l1_loss": 700.0}).backward()
     kernels = [len(each.kernels or ()) for each in own[1:]]
