@@ -1,8 +1,9 @@
 """What torch takes as the operands of a call, beside their shapes and element types: kinds of values, ranges of numbers.
 
-`arguments.txt` has a letter for each argument, which `NEVER` explains. A line of `torch_numbers.txt` has a condition and its
+`arguments.txt` has a letter for each argument, which `NEVER` explains. A line of `torch_values.txt` has a condition and its
 arguments, then the operators of ATen for which both the device meta and the CPU refuse anything else: an interval, `[0,1)`,
-in which each number lies; `#2`, so many numbers; `axis`, one of the first operand's; `distinct`, no axis twice; or texts.
+in which each number lies; `#2`, so many numbers; `axis`, one of the first operand's; `distinct`, no axis twice; or the texts
+or element types that there are. Element types are omitted that only some releases or devices refuse.
 """
 
 import re
@@ -16,7 +17,7 @@ from graphflops.errors import shown
 from graphflops.ops.operator import marked, operator
 from graphflops.tensor import DType, TensorType, flat
 
-NUMBERS = Path(__file__).with_name("torch_numbers.txt")
+VALUES = Path(__file__).with_name("torch_values.txt")
 # By letter of an argument: what it never is. A list of integers that one number may stand for is `J`, not `I`; a tensor that
 # a number may stand for is `t`, not `T`. None is never refused: kernels get it for gradients that are not there.
 NEVER: Mapping[str, tuple[type, ...]] = {
@@ -46,8 +47,7 @@ def _wrong(op: str, entries: Sequence[str], operands: Sequence[Any]) -> Iterator
         members = operand if isinstance(operand, tuple) else ()
         held = ((x, _MEMBERS.get(kind, ())) for x in members)
         wrong = [x for x, never in ((operand, NEVER.get(kind, ())), *held) if isinstance(x, never)]
-        if not (wrong or operand is ... or _is_within(op, name, operand, operands[0])):
-            wrong = [operand]
+        wrong += _refused(op, name, operand, operands[0])
         if wrong:
             yield f"{name} of {op} cannot be {shown(str(wrong[0]), 60)}"
 
@@ -56,7 +56,7 @@ def _wrong(op: str, entries: Sequence[str], operands: Sequence[Any]) -> Iterator
 def _conditions() -> Mapping[tuple[str, str], list[str]]:
     """By operator and argument: a condition, or the texts that it may be."""
     found: dict[tuple[str, str], list[str]] = {}
-    for line in NUMBERS.read_text(encoding="utf-8").splitlines():
+    for line in VALUES.read_text(encoding="utf-8").splitlines():
         told, _, operators = line.partition(": ")
         conditions, _, names = told.partition(" of ")
         for op in operators.split():
@@ -64,22 +64,24 @@ def _conditions() -> Mapping[tuple[str, str], list[str]]:
     return found
 
 
-def _is_within(op: str, name: str, operand: Any, first: Any) -> bool:
-    """Whether an operand keeps its condition, or has none."""
+def _refused(op: str, name: str, operand: Any, first: Any) -> list[Any]:
+    """What of an operand does not keep its condition."""
     called = operator(op)
     base = (called.functional or called.base).removeprefix("aten.")
     allowed = _conditions().get((base, name), [])
-    if len(allowed) != 1 or operand is None:
-        return not (allowed and isinstance(operand, str)) or operand in allowed
-    numbers = [x for x in flat((operand,)) if isinstance(x, (int, float)) and x == x]  # NaN: not known
-    (condition,) = allowed
+    if not allowed or operand is ...:
+        return []
+    condition, given = allowed[0], [*flat((operand,))]
+    numbers = [x for x in given if isinstance(x, (int, float)) and x == x]  # NaN: not known
     if condition[0] == "#":
-        return not isinstance(operand, tuple) or len(operand) == int(condition[1:])
+        return [operand] * (isinstance(operand, tuple) and len(operand) != int(condition[1:]))
     if condition in ("axis", "distinct"):
         rank = max(first.rank, 1) if isinstance(first, TensorType) else 2**31
         is_once = condition == "axis" or len({x % rank for x in numbers}) == len(numbers)
-        return is_once and all(-rank <= x < rank for x in numbers)
-    low, high = (float(x or "inf") for x in condition[1:-1].split(","))
-    above = (low <= x if condition[0] == "[" else low < x for x in numbers)
-    below = (x <= high if condition[-1] == "]" else x < high for x in numbers)
-    return all(above) and all(below)
+        return [x for x in numbers if not -rank <= x < rank] or [operand] * (not is_once)
+    if condition[0] in "[(":
+        low, high = (float(x or "inf") for x in condition[1:-1].split(","))
+        ends = [low] * (condition[0] == "(") + [high] * (condition[-1] == ")")
+        return [x for x in numbers if not low <= x <= high or x in ends]
+    texts = [x.dtype if isinstance(x, TensorType) else x for x in given if isinstance(x, (TensorType, str))]
+    return [x for x in texts if str(x) not in allowed]
