@@ -70,7 +70,7 @@ def refusals(op: str, arguments: tuple[Any, ...]) -> tuple[bool, str]:
     try:
         getattr(getattr(torch.ops.aten, name), overload)(*arguments)
         refused = False
-    except (RuntimeError, IndexError, ValueError):
+    except (RuntimeError, IndexError, ValueError, NotImplementedError):
         refused = True
     rule = find(f"aten.{op}")
     assert rule is not None

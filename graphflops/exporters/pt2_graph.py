@@ -26,6 +26,9 @@ def graph_of(decoded: schema.ExportedProgram, tables: Tables, origin: Origin) ->
     nodes = scope.nodes()
     outputs = tuple([scope.output(spec) for spec in module.signature.output_specs])
     values.refuse_other_names("output", module.graph.outputs, module.signature.output_specs)
+    known = {name for entry in inputs for name in (entry.name, entry.target)}
+    if unknown := next((out for out in outputs if out.target and out.target not in known), None):
+        raise FileError(f"has a {unknown.role} of {shown(unknown.target)}, which is no input of the program")
     nodes, inputs = with_parts(nodes, inputs, outputs, scope.types)
     if shared is None:
         inputs = with_aliases(inputs, nodes, scope.types)

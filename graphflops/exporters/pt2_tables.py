@@ -59,7 +59,7 @@ class Entry(Record, frozen=True):
     target: str  # its name in the model
     payload: schema.Payload
     member: str
-    size: int  # of the member in bytes
+    size: int  # of the member in bytes; -1 if there is none
     start: int | None  # offset of the member in the file; None if it is compressed, or in a checkpoint
 
 
@@ -94,7 +94,7 @@ class Tables:
             if entry is None or entry.payload.tensor_meta is None:
                 continue
             meta = entry.payload.tensor_meta
-            if entry.size == 0:
+            if entry.size <= 0:
                 if any(size.as_int == 0 for size in meta.sizes):
                     continue
                 return None
@@ -154,10 +154,12 @@ class Tables:
         if repeated != ours.stored or None in (*sizes, *strides) or len(sizes) != len(strides):
             return f"with strides {strides}"
         offset = 0 if meta.storage_offset is None else meta.storage_offset.as_int or 0
+        if offset < 0:
+            return f"stored from element {offset}"
         needed = extent(sizes, strides, offset) * dtype.bits // 8  # type: ignore[arg-type]
         # On fake tensors, one empty member serves for all.
-        is_short = 0 < entry.size < needed and not is_sparse
-        return f"stored in {entry.size:,} bytes in place of {needed:,}" if is_short else ""
+        is_short = entry.size != 0 and entry.size < needed and not is_sparse
+        return f"stored in {max(entry.size, 0):,} bytes in place of {needed:,}" if is_short else ""
 
     def _table(self, kind: str) -> _Table | None:
         """The table of weights or constants; None if the file has none."""
@@ -170,7 +172,8 @@ class Tables:
         entries = {}
         for name, payload in schema.decode(archive.read(config), schema.PayloadConfig, where).config.items():
             member = f"{place.root}data/{kind}/{payload.path_name}"
-            entries[name] = Entry(name, payload, member, archive.size(member), archive.place(member))
+            size = archive.size(member) if member in archive.names else -1
+            entries[name] = Entry(name, payload, member, size, archive.place(member))
         return _Table(entries)
 
     def _checkpoint(self, member: str) -> _Table:

@@ -132,7 +132,9 @@ class Program:
             shape = tuple([self.size(name, size) for size in meta.sizes])
             known = self._metas[key] = self.types.once(TensorType(shape, dtype_of(meta.dtype, name)))
             strides = [stride.as_int for stride in meta.strides]
-            if len(strides) not in (0, known.rank) or min((size or 0 for size in strides), default=0) < 0:
+            is_strided = named(LAYOUTS, meta.layout) == "strided"  # others have no strides
+            wrong = len(strides) != known.rank and (is_strided or strides)
+            if wrong or min((size or 0 for size in strides), default=0) < 0:
                 raise FileError(f"value {shown(name)} has strides {strides}, which no tensor of {known} has")
             if meta.requires_grad and not known.dtype.is_floating:
                 raise FileError(f"value {shown(name)} requires a gradient, which no tensor of {known} has")

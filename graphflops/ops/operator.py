@@ -1,5 +1,6 @@
 """The canonical operator behind a spelling, and the names of its arguments."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -249,8 +250,9 @@ def _parameters(arguments: str) -> tuple[tuple[str, ...], Mapping[str, str]]:
     return parameters, keywords
 
 
-# Names of the arguments of torch's operators in the order of their schemas, with `!` those that have no default, written by
-# `python -m tests.oracle.operator_arguments`. An operator whose arguments a release of torch renamed is there twice.
+# Arguments of torch's operators in the order of their schemas: the name, `!` without a default and `?` with one, and what it
+# may be, by `NEVER` in `torch_calls.py`. Written by `python -m tests.oracle.operator_arguments`. An operator whose arguments
+# a release of torch renamed is there twice.
 ARGUMENTS = Path(__file__).with_name("arguments.txt")
 
 
@@ -262,11 +264,12 @@ def _text() -> str:
 @lru_cache(maxsize=2**12)
 def orders(spelling: str) -> tuple[tuple[str, ...], ...]:
     """The argument names of an operator, by release; () for one that the table does not have."""
-    return tuple([tuple([name.rstrip("!") for name in names]) for names in _marked(spelling)])
+    return tuple([tuple([re.split("[!?]", entry)[0] for entry in entries]) for entries in marked(spelling)])
 
 
 @lru_cache(maxsize=2**12)
-def _marked(spelling: str) -> tuple[tuple[str, ...], ...]:
+def marked(spelling: str) -> tuple[tuple[str, ...], ...]:
+    """The entries of the table for an operator's arguments, by release."""
     text, wanted = _text(), f" {spelling.removeprefix('aten.')} "
     found = []
     at = text.find(wanted)
@@ -302,10 +305,10 @@ def lacking(spelling: str, operands: Sequence[Any]) -> str:
     """An operand that a call leaves out, although no release has a default for it; "" if there is none."""
     given = {place for place, operand in enumerate(operands) if operand is not ...}
     needed = (
-        [x if x[-1] == "!" and place not in given else "" for place, x in enumerate(names)]
-        for names in _marked(spelling)
+        [x.partition("!")[0] if "!" in x and place not in given else "" for place, x in enumerate(entries)]
+        for entries in marked(spelling)
     )
-    return min((next(filter(None, names), "") for names in needed), default="", key=len).rstrip("!")
+    return min((next(filter(None, names), "") for names in needed), default="", key=len)
 
 
 @lru_cache(maxsize=2**12)

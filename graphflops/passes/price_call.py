@@ -13,11 +13,12 @@ from graphflops.dims import Dim, Expr, Meeting, differ, meetings
 from graphflops.errors import GraphflopsError, NoRuleError, RuleError, ShapeError, shown
 from graphflops.ops import Op, onnx_operands, operator
 from graphflops.ops.operator import lacking, placed
+from graphflops.ops.torch_calls import misplaced
 from graphflops.passes.gradients import backward_of, wants, without_gradient
 from graphflops.passes.program import Backward
 from graphflops.report import State
 from graphflops.rules.control import MARKS, over_hidden_axes
-from graphflops.rules.registry import Rule, check_kinds, check_operands, require
+from graphflops.rules.registry import Rule, check_kinds, require
 from graphflops.rules.shapes import held
 from graphflops.tensor import SequenceType, TensorType, UnknownType, flat, mapped, sizes_in, with_sizes
 
@@ -84,7 +85,6 @@ def price_call(
     try:
         by_place = wanted is None and not op.startswith("higher_order.")
         arguments = rule.bound(op, args, kwargs, by_place=by_place)
-        check_operands(op, arguments)
         hint = _misfit_of_torch(op, args, kwargs, stated) if wanted is None else ""
         if stated:
             check_kinds(op, arguments)
@@ -120,6 +120,7 @@ def _misfit_of_torch(op: str, args: Operands, kwargs: Keywords, stated: bool) ->
     operands = placed(op, args, kwargs)
     left = f"{shown(op)} is called without its operand {name}" if (name := lacking(op, operands)) else ""
     mixed, is_width = onnx_operands.fault(op, operands) if stated else ("", False)
+    left = left or misplaced(op, operands)
     if problem := left or onnx_operands.broken(op, operands, ()) or ("" if is_width else mixed):
         raise ShapeError(problem)
     return mixed

@@ -182,7 +182,10 @@ class Reconciler:
     ) -> None:
         """Fix the type of each result of a file without recorded types: the derived one, or else the best known."""
         derived = priced.estimate.out
-        if priced.state != "unknown" and any(name is not None for name in node.outputs[len(derived) :]):
+        # A mask that is not used is none of the results of a dropout; operators of runtimes may have more than are known.
+        counts_all = node.operator.dialect == "onnx" and not node.operator.is_random
+        more = [name for name in node.outputs[len(derived) :] if counts_all or name is not None]
+        if more and priced.state != "unknown":
             self.say("GF105", node, f"rule gives {len(derived)} results, the file names {len(node.outputs)}")
         for name, value in zip_longest(node.outputs, derived):
             if name is None:

@@ -140,8 +140,8 @@ def wrap_with_set_grad_enabled(enabled: bool, region: Region, *operands: Value) 
 def wrap_with_autocast(
     device_type: str, dtype: Value, enabled: bool, cache_enabled: Value, region: Region, *operands: Value
 ) -> Estimate:
-    """The graph once; its calls already have the element types that autocasting chose."""
-    return once(region(*operands, autocast=True))
+    """The graph once; its calls already have the element types that autocasting chose, if it is switched on."""
+    return once(region(*operands, autocast=bool(enabled)))
 
 
 @rule("higher_order.wrap wrap_activation_checkpoint tag_activation_checkpoint local_map_hop")

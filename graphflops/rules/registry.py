@@ -20,24 +20,6 @@ RuleFunction = Callable[..., Estimate]
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
 _PACKAGE = "graphflops.rules."
-# Each line: an argument, the element types of indices or masks that it takes, and the operators of torch that refuse others.
-# It omits what only some releases or devices of torch refuse.
-_INDICES = """
-index int32 int64: gather scatter scatter_add scatter_reduce index_select index_add index_reduce index_select_backward
-index int64: index_copy index_fill take put
-indices int64: take_along_dim max_unpool2d max_unpool3d
-indices int32 int64: embedding embedding_dense_backward _unsafe_index _unsafe_index_put
-indices bool uint8 int32 int64: index index_put _index_put_impl
-indices bool uint8 int8 int16 int32 int64: embedding_bag _embedding_bag _embedding_bag_forward_only
-mask bool: masked_fill masked_select masked_scatter _unsafe_masked_index
-condition bool uint8: where
-"""
-_TAKEN = {
-    f"aten.{name}": (argument, dtypes)
-    for line in _INDICES.strip().splitlines()
-    for (argument, *dtypes), names in [(part.split() for part in line.split(":"))]
-    for name in names
-}
 
 
 class Rule(Record, frozen=True):
@@ -261,17 +243,6 @@ def _add(rule: Rule, table: dict[str, Rule], homes: Mapping[str, Home], what: st
     if key in table or there != rule.home:
         raise RuleError(f"operator {key} has a {what} already, in {there}")
     table[key] = rule
-
-
-def check_operands(op: str, arguments: Mapping[str, object]) -> None:
-    """Raises ShapeError for indices or a mask of an element type that the operator does not take."""
-    called = operator(op)
-    base = called.functional or called.base
-    name, taken = _TAKEN.get(base, ("", []))
-    given = arguments.get(name)
-    for each in given if isinstance(given, tuple) else (given,):
-        if isinstance(each, TensorType) and each.dtype.name not in taken:
-            raise ShapeError(f"{name} of {op} cannot be {each.dtype}")
 
 
 def check_kinds(op: str, arguments: Mapping[str, object]) -> None:

@@ -321,6 +321,7 @@ def test_a_kind_without_a_value(write):
     ("call", "said"),
     [
         (node("Relu", ["x"], ["z", "y"]), "rule gives 1 results, the file names 2"),
+        (node("Relu", ["x"], ["y", "z"]), "rule gives 1 results, the file names 2"),
         (node("Split", ["x"], ["y", "z"], axis=0), ""),
         (node("MatMul", ["x", ""], ["y"]), "called without operand 2"),
     ],

@@ -16,6 +16,7 @@ import pytest
 from graphflops import analyze
 from graphflops.errors import FileError
 from graphflops.exporters import load
+from graphflops.report.contradictions import contradictions
 from tests.exporters.build import (
     DATA,
     call,
@@ -399,7 +400,12 @@ def test_random_changes_of_the_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("strides", "says"),
-    [((-8, 1), "strides [-8, 1]"), ((8,), "strides [8]"), ((8, 1, 1), "strides [8, 1, 1]")],
+    [
+        ((-8, 1), "strides [-8, 1]"),
+        ((8,), "strides [8]"),
+        ((8, 1, 1), "strides [8, 1, 1]"),
+        ((), "strides []"),
+    ],
 )
 def test_strides_that_no_tensor_has(tmp_path: Path, strides: tuple[int, ...], says: str) -> None:
     values = {"x": {**meta(8, 8), "strides": [{"as_int": stride} for stride in strides]}, "y": meta(8, 8)}
@@ -422,6 +428,40 @@ def test_strides_that_no_tensor_has(tmp_path: Path, strides: tuple[int, ...], sa
 def test_what_no_result_has(tmp_path: Path, recorded: dict[str, Any], says: str) -> None:
     values = {"x": meta(8, 8), "y": meta(8, 8) | recorded}
     refused(save(tmp_path / "a.pt2", program(None, values)), says)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "role"),
+    [
+        ("buffer_mutation", "buffer_name", "mutation"),
+        ("user_input_mutation", "user_input_name", "mutation"),
+        ("gradient_to_parameter", "parameter_name", "gradient"),
+    ],
+)
+def test_an_output_that_belongs_to_no_input(tmp_path: Path, kind: str, field: str, role: str) -> None:
+    content = program(outputs=[{kind: {"arg": {"name": "y"}, field: "a.bias"}}])
+    refused(save(tmp_path / "a.pt2", content), f"has a {role} of a.bias, which is no input of the program")
+
+
+@pytest.mark.parametrize(("enabled", "codes"), [(True, set()), (False, {"GF103"})])
+def test_element_types_where_autocasting_is_off(tmp_path: Path, enabled: bool, codes: set[str]) -> None:
+    inner = graph(
+        [tensor("a")],
+        [call("torch.ops.aten.mm.default", tensor("a"), tensor("a"), out="b")],
+        [tensor("b")],
+        {"a": meta(8, 8), "b": meta(8, 8, dtype=13)},
+    )
+    region = {"as_graph": {"name": "f", "graph": inner}}
+    given = ({"as_string": "cpu"}, {"as_none": True}, {"as_bool": enabled}, {"as_none": True}, region)
+    node = call(
+        "torch.ops.higher_order.wrap_with_autocast",
+        *given,
+        tensor("x"),
+        out=[{"as_tensors": [{"name": "y"}]}],
+    )
+    values = {"x": meta(8, 8), "y": meta(8, 8, dtype=13)}
+    report = analyze(save(tmp_path / "a.pt2", program([node], values)))
+    assert {one.code for one in contradictions(report)} == codes
 
 
 def test_the_strides_of_an_example_make_no_input_small(tmp_path: Path) -> None:

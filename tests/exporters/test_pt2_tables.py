@@ -138,6 +138,22 @@ def test_a_weight_of_which_a_part_is_stored(tmp_path: Path) -> None:
     assert said(tmp_path, {**files, name: b""}) == []  # as an export on fake tensors stores all of them
 
 
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({"path_name": "weight_9"}, "stored in 0 bytes in place of 256"),
+        ({"storage_offset": {"as_int": -1}}, "stored from element -1"),
+    ],
+)
+def test_a_weight_that_is_stored_nowhere(tmp_path: Path, told: dict[str, Any], says: str) -> None:
+    files = members(Layers, 8)
+    table = opened(files, WEIGHTS_CONFIG)
+    entry = table["config"]["second.weight"]
+    (entry if "path_name" in told else entry["tensor_meta"]).update(told)
+    (text,) = said(tmp_path, with_json(files, table, WEIGHTS_CONFIG))
+    assert text.endswith(f"{says} in the table of stored weights")
+
+
 def test_a_weight_that_is_not_stored(tmp_path: Path) -> None:
     files = members(Layers, 8)
     table = opened(files, WEIGHTS_CONFIG)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import re
 from collections import defaultdict
 from itertools import islice
+from typing import Any
 
 import torch
 
@@ -37,16 +39,39 @@ def declared() -> dict[str, tuple[str, ...]]:
         spelling = f"{base}.{schema.overload_name or 'default'}"
         if not table.RULES.keys().isdisjoint((spelling, base, base.removesuffix("_"))) and schema.arguments:
             found[spelling] = tuple(
-                f"{argument.name}{'' if argument.has_default_value() else '!'}"
+                f"{argument.name}{'?' if argument.has_default_value() else '!'}{kind(schema.name, argument)}"
                 for argument in schema.arguments
             )
     return found
 
 
+_KINDS = {
+    "Tensor": "T", "int": "i", "float": "f", "number": "n", "bool": "b", "str": "s", "List[int]": "I",
+    "List[Tensor]": "L", "List[Optional[Tensor]]": "L",
+}  # fmt: skip
+
+
+def kind(operator: str, argument: Any) -> str:
+    """The letter of what an argument may be; "" for what is rare."""
+    spelled = str(argument.type)
+    found = _KINDS.get(
+        spelled.removeprefix("Optional[").removesuffix("]" * spelled.startswith("Optional[")), ""
+    )
+    namespace, _, name = operator.partition("::")
+    if found == "T" and (namespace == "prims" or torch._C._should_allow_numbers_as_tensors(name)):
+        return "t"
+    return "J" if found == "I" and argument.N else found
+
+
+def name_of(entry: str) -> str:
+    """The name of an argument."""
+    return re.split("[!?]", entry)[0]
+
+
 def in_order(some: tuple[str, ...], every: tuple[str, ...]) -> bool:
     """Whether names stand among others in the same order, whatever has a default."""
-    rest = iter([name.rstrip("!") for name in every])
-    return all(name.rstrip("!") in rest for name in some)
+    rest = iter(map(name_of, every))
+    return all(name_of(entry) in rest for entry in some)
 
 
 def missing() -> dict[str, tuple[str, ...]]:
@@ -58,18 +83,23 @@ def missing() -> dict[str, tuple[str, ...]]:
 def with_installed(table: dict[str, set[tuple[str, ...]]]) -> dict[str, set[tuple[str, ...]]]:
     """The table with the names of the installed release: in the place of those that are fewer, beside others.
 
-    An argument with a default in one release has one in the table.
+    An argument with a default in one release has one in the table. What it may be is what the installed release says.
     """
     found = dict(table)
     for spelling, names in declared().items():
         known = table.get(spelling, set())
         if not any(in_order(names, other) for other in known):
             found[spelling] = {names, *(other for other in known if not in_order(other, names))}
-        given = {name for name in (f"{each.rstrip('!')}!" for each in names) if name not in names}
+        installed = {name_of(entry): entry for entry in names}
         found[spelling] = {
-            tuple(x.rstrip("!") if x in given else x for x in each) for each in found[spelling]
+            tuple(newer(x, installed.get(name_of(x), x)) for x in each) for each in found[spelling]
         }
     return found
+
+
+def newer(entry: str, installed: str) -> str:
+    """An entry of the table as the installed release has it."""
+    return installed.replace("!", "?") if "?" in entry else installed
 
 
 def read() -> dict[str, set[tuple[str, ...]]]:
