@@ -95,10 +95,18 @@ _TRAINING = ("batch_tokens", "precision", "loss", "recompute", "sharding", "mesh
 @click.argument("model", type=click.Path(), metavar="MODEL")
 @options.valued("--devices", "N", "Number of devices.", type=int, required=True)
 @options.valued("--device", "NAME", "The device: h100, or the path of a profile.", required=True)
-@options.valued("--batch-tokens", "N", "Tokens of a step: 4M. Default: one sample a device.")
+@options.valued(
+    "--batch-tokens",
+    "N",
+    "Tokens of a step: 4M. Default: one sample a device, or the batch that MODEL fixes.",
+)
 @options.valued("--network", "LINKS", "Links of a node to others: 8x400Gbit.")
 @options.choice("--precision", ("bf16", "fp32"), "Element type of products.", default="bf16")
-@options.choice("--loss", ("cross-entropy", "sum", "mean"), None, default="cross-entropy")
+@options.choice(
+    "--loss",
+    ("cross-entropy", "sum", "mean"),
+    "What is differentiated. Default: the first result if that is one number, else its cross-entropy.",
+)
 @options.choice("--recompute", _WAYS, "Try only this: nothing, a minimal cut, whole layers.", multiple=True)
 @options.choice("--sharding", _SHARDINGS, "Try only this, over the data axis.", multiple=True)
 @options.valued("--mesh", "AXIS=N,...", "Only meshes with these sizes of axes: tp=4,pp=2.")

@@ -16,7 +16,7 @@ from graphflops.devices import complete, device as device_named
 from graphflops.dims.solving import symbol_of
 from graphflops.errors import ModelError, OptionError, shown
 from graphflops.fitting.varied_size import SPARE, room
-from graphflops.graph import Graph
+from graphflops.graph import Graph, tensor_type
 from graphflops.links import network_of
 from graphflops.links.pipeline import Schedule
 from graphflops.loading import Model, program_of
@@ -96,24 +96,26 @@ def plan(
     dims: Mapping[str, int] | None = None,
     execution: Execution | None = None,
     precision: str | None = "bf16",
-    loss: str = "cross-entropy",
+    loss: str | None = None,
     recompute: Sequence[str] = ("none", "cut", "full"),
     sharding: Sequence[Sharding] = SHARDINGS,
     mesh: Mapping[str, int] | None = None,
 ) -> Plan:
     """The layouts over `devices` devices of a training step of an unsharded program.
 
-    batch_tokens: tokens of a step, as a number or text (`4M`); by default one sample per device. dims: sizes by axis
-    (`ids[1]`). network: links of a node, such as `8x400Gbit`. precision: of products and activations; weights and their
-    accumulated gradients are float32. recompute, sharding: the ways that are tried. mesh: sizes of axes (`dp`, `tp`, `pp`,
+    batch_tokens: tokens of a step, as a number or text (`4M`); by default one sample per device, or the program's fixed
+    batch. dims: sizes by axis (`ids[1]`). network: links of a node, such as `8x400Gbit`. precision: of products and
+    activations; weights and their accumulated gradients are float32. loss: by default the first result if that is one
+    number, else a cross-entropy of it. recompute, sharding: the ways that are tried. mesh: sizes of axes (`dp`, `tp`, `pp`,
     `ep`, `cp`); only meshes with these sizes are tried.
 
     Raises ModelError if devices, batch or mesh do not divide, or if the model is a saved report or a recorded step.
     """
     _require_possible(devices, mesh or {})
     profile, graph = complete(device_named(device)), program_of(model, model_name)
+    graph, loss = _with_loss(graph) if loss is None else (graph, loss)
     found = _Program.of(graph, dims)
-    samples = _samples(batch_tokens, found.length, devices)
+    samples = _samples(batch_tokens, found, devices)
     machine = Machine(profile, network_of(profile, network))
     options = {"execution": execution, "precision": precision, "loss": loss, "device": device}
     search = _Search(found, machine, devices, samples, options, recompute, sharding, mesh or {})
@@ -121,7 +123,7 @@ def plan(
     peak = profile.matrix.get("bfloat16") or max(profile.matrix.values())
     sizes = (found.folded.layers, samples, found.length, found.report.parameters)
     where = (graph.origin.path, devices, profile.name, str(machine.network))
-    results = (search.room, tuple(steps), tuple(refused), tuple(found.notes()))
+    results = (search.room, tuple(steps), tuple(refused), tuple(found.notes(precision)))
     return Plan(*where, *sizes, found.flops * samples, peak, *results)
 
 
@@ -130,6 +132,16 @@ def _require_possible(devices: int, mesh: Mapping[str, int]) -> None:
         raise ModelError(f"--devices {devices:,}: give 1 to {_MOST_DEVICES:,}")
     if unknown := [axis for axis in mesh if axis not in _AXES]:
         raise OptionError(f"--mesh {shown(unknown[0])}: the axes are {', '.join(_AXES)}")
+
+
+def _with_loss(graph: Graph) -> tuple[Graph, str]:
+    """The program, and the loss of its step: its own, then marked as such, or a cross-entropy."""
+    results = [output for output in graph.outputs if output.role in ("user", "loss")]
+    first = tensor_type(results[0].value, graph.types) if results else None
+    if first is None or first.numel != 1 or first.dtype.kind != "float":
+        return graph, "cross-entropy"
+    loss = replace(results[0], role="loss")
+    return replace(graph, outputs=tuple([loss if one is results[0] else one for one in graph.outputs])), "sum"
 
 
 class _Program(Record, frozen=True):
@@ -169,35 +181,43 @@ class _Program(Record, frozen=True):
         whole = mixed(less.graph, tokens) if tokens else "their number is no open axis of the program"
         return _Program(report, less, batch, fixed, length, 3 * forward / fixed, tokens, whole, others)
 
+    @property
+    def micros(self) -> Sequence[int]:
+        """Sizes of a micro-batch: those that are tried, or the one that the program fixes."""
+        return _MICRO if self.batch else (self.fixed,)
+
     def sizes(self, micro: int, context: int) -> dict[str, int]:
         """The sizes of a micro-batch on a device; `context` devices share each sequence."""
         batch = {self.batch: micro} if self.batch else {}
         return {**self.dims, **batch, **({self.tokens: self.length // context} if self.tokens else {})}
 
-    def notes(self) -> Iterator[str]:
-        """What the plan assumes, or does not know."""
+    def notes(self, precision: str | None) -> Iterator[str]:
+        """What the plan assumes, or does not know. precision: of products."""
         unknown = self.report.coverage.unknown_ops
         if unknown:
             yield f"the cost of these is unknown, so times are lower bounds: {', '.join(unknown)}"
-        if self.whole:
+        if self.whole and self.length > 1:
             yield f"tokens of a sequence are not split over devices (cp): {self.whole}"
         if not self.folded.layers:
             yield "no repeated layers: no pipeline, and nothing is computed again"
         yield "times are those of kernels that run alone: long runs take longer, docs/plan.md says how much"
-        yield "AdamW; weights, sums of gradients and its state are float32, products bfloat16"
+        products = {"bf16": "bfloat16", "fp32": "float32"}.get(precision or "", "as in the program")
+        yield f"AdamW; weights, sums of gradients and its state are float32, products {products}"
 
 
-def _samples(given: str | int | None, length: int, devices: int) -> int:
+def _samples(given: str | int | None, program: _Program, devices: int) -> int:
     """Samples of a step for the tokens given: a multiple of the devices, or below their number a power of two."""
     if given is None:
-        return devices
+        return devices * program.micros[0]
     try:
         tokens = int(amount(given, ""))
     except ValueError as error:
         raise OptionError(f"--batch-tokens: {error}") from None
-    samples = round(tokens / length)
+    samples = round(tokens / program.length)
     if samples < 1:
-        raise ModelError(f"--batch-tokens {shown(str(given))}: less than one sample of {length:,} tokens")
+        raise ModelError(
+            f"--batch-tokens {shown(str(given))}: less than one sample of {program.length:,} tokens"
+        )
     return 1 << samples.bit_length() - 1 if samples < devices else round(samples / devices) * devices
 
 
@@ -244,7 +264,9 @@ class _Search:
             elif least is not None:
                 refused.append(Refused(mesh, "does not fit", least, self.hosted(mesh, least)))
             else:
-                refused.append(Refused(mesh, f"{self.samples:,} samples do not divide"))
+                what = f"a copy gets {self.samples // mesh.data:,} samples"
+                reason = f"{what}: no multiple of the program's fixed batch of {self.micros()[0]:,}"
+                refused.append(Refused(mesh, reason))
         if not steps and not any(one.step for one in refused):
             raise ModelError(f"no layout on {self.devices:,} devices: {refused[0].reason}")
         return sorted(steps, key=lambda step: step.seconds), refused
@@ -322,7 +344,7 @@ class _Search:
 
     def micros(self, mesh: Layout | None = None) -> Sequence[int]:
         """Sizes of a micro-batch, on a mesh if given. Devices that share a sequence run one: for more, fewer are faster."""
-        found = _MICRO if self.program.batch else (self.program.fixed,)
+        found = self.program.micros
         if mesh is None:
             return found
         each = self.samples // mesh.data
