@@ -16,11 +16,11 @@ from graphflops.errors import DimError, ModelError, OptionError, shown
 from graphflops.fitting.cells import Cell, KvCache, Limits, is_open_for, kv_cache, most_requests
 from graphflops.fitting.varied_size import SPARE, room
 from graphflops.links import network_of
-from graphflops.loading import Model
+from graphflops.loading import Model, phases
 from graphflops.memory.ledger import on_device
 from graphflops.planning.plan import divisors
 from graphflops.report import Execution, Report
-from graphflops.serving.engines import Engine, Prefill, Setting, Steps, changed, engine_named, programs
+from graphflops.serving.engines import Engine, Prefill, Setting, Steps, changed, engine_named
 from graphflops.tensor import dtype_named
 
 BATCHES = (1, 4, 16, 64, 256)
@@ -121,7 +121,7 @@ def prepared(
         raise OptionError("--together is of engines that prefill first, as sglang, and needs --output-tokens")
     engine_options = (chosen, devices, joined, _bits(kv_dtype), shared_prefix, together)
     setting = Setting(device, execution or "graph", *engine_options)
-    step, prompt = programs(model, prefill, options.pop("model_name", None))
+    step, prompt = phases(model, prefill, options.pop("model_name", None))
     steps = Steps.of(step, setting, options)
     cache = _cache(steps.report, max(context) + (output_tokens or 0))
     before = Prefill.of(steps, cache, prompt, setting)
