@@ -138,7 +138,9 @@ def program_of(model: Model, model_name: str | None = None) -> Graph:
     return graph
 
 
-def phases(model: Model, prefill: Model | None = None, model_name: str | None = None) -> tuple[Graph, Graph | None]:
+def phases(
+    model: Model, prefill: Model | None = None, model_name: str | None = None
+) -> tuple[Graph, Graph | None]:
     """The program of a decoder's step, and of its prefill if that is known.
 
     model_name: the step's in an archive; without it, an archive with `decode` and `prefill` gives both. Raises ModelError

@@ -43,7 +43,9 @@ def _fits_data(found: Fits) -> dict[str, Any]:
         "execution": entry.execution,
         "varied": found.varied or None,
         "devices": [_device(verdict) for verdict in found.verdicts],
-        "phases": {name: [_device(verdict) for verdict in one.verdicts] for name, one in found.phases.items()},
+        "phases": {
+            name: [_device(verdict) for verdict in one.verdicts] for name, one in found.phases.items()
+        },
         "memory": parts,
         "cache": None if found.cache is None else _cache(found.cache) | {"requests": fitting},
         "at_largest": None if found.cell is None else known_of(found.cell),
@@ -328,7 +330,9 @@ def replication_headline(found: Replication) -> str:
     """The first line: what serves the most tokens a second, by context."""
     best = {one.context: one for one in reversed(found.ways)}
     each = ((f"{length:,} tokens", one) for length, one in sorted(best.items()) if one.cell)
-    said = ", ".join(f"at {at} {one} makes {rate(one.tokens_per_second)} tokens/s{_priced(one)}" for at, one in each)
+    said = ", ".join(
+        f"at {at} {one} makes {rate(one.tokens_per_second)} tokens/s{_priced(one)}" for at, one in each
+    )
     where = f"{found.devices:,} x {safe(found.report.memory_use[-1].device, 60)}"
     return f"{summary.title(found.report)} on {where}: {said or 'no layout serves'}"
 

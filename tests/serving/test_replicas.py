@@ -67,7 +67,11 @@ def test_a_file_with_both_phases_fits_if_both_do(programs: tuple[Path, Path], tm
     assert found.verdicts[0].needed == max(step.verdicts[0].needed, prompt.verdicts[0].needed)
     assert found.requests == step.requests != ()
     told = CliRunner().invoke(main, ["fits", str(file), "--device", "l4"])
-    assert (told.exit_code, told.output.count("  decode at "), told.output.count("  prefill at ")) == (0, 1, 1)
+    assert (told.exit_code, told.output.count("  decode at "), told.output.count("  prefill at ")) == (
+        0,
+        1,
+        1,
+    )
     refused = CliRunner().invoke(main, ["fits", str(file), "--device", "l4", "--training"])
     assert (refused.exit_code, "choose one, as in --model decode" in refused.output) == (1, True)
 
