@@ -37,6 +37,8 @@ def trained_program(graph: Graph, training: Training) -> Graph:
     adding = next((option for option, is_given in options.items() if is_given), None)
     if adding and graph.declared is not None:
         raise ModelError(f"{adding} takes a program of torch.export, whose calls are those of PyTorch")
+    if any(output.role == "gradient" for output in graph.outputs):
+        raise ModelError("the program holds its gradients already: give the one exported without them")
     if training.lora_rank:
         graph = with_adapters(graph, training.lora_rank, training.lora_modules)
     graph = with_checkpoints(_with_gradients(with_returned(graph), training), training.recompute)

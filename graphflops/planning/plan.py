@@ -136,7 +136,7 @@ def _require_possible(devices: int, mesh: Mapping[str, int]) -> None:
 
 def _with_loss(graph: Graph) -> tuple[Graph, str]:
     """The program, and the loss of its step: its own, then marked as such, or a cross-entropy."""
-    results = [output for output in graph.outputs if output.role in ("user", "loss")]
+    results = [output for output in graph.outputs if output.role == "user"]
     first = tensor_type(results[0].value, graph.types) if results else None
     if first is None or first.numel != 1 or first.dtype.kind != "float":
         return graph, "cross-entropy"

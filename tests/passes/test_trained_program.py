@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -190,6 +192,11 @@ def test_the_loss_has_a_float32_copy_of_the_logits():
         "aten.cross_entropy_loss.default",
         [(B, C), (B,)],
     )
+
+
+def test_a_program_with_its_own_backward_is_not_trained_again():
+    with pytest.raises(ModelError, match="holds its gradients already"):
+        analyze(Path(__file__).parents[2] / "samples" / "training_step.pt2", training=True)
 
 
 def test_a_loss_is_added_to_a_program_that_has_its_names():
