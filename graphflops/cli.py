@@ -14,7 +14,7 @@ import click
 
 from graphflops.base.lazy import imported
 from graphflops.base.limits import cleanly_terminated
-from graphflops.errors import GraphflopsError, inert_in_logs, raised, shown
+from graphflops.errors import GraphflopsError, OptionError, inert_in_logs, raised, shown
 from graphflops.version import __version__
 
 _Command = TypeVar("_Command", bound=click.Command)
@@ -116,6 +116,8 @@ class Commands(click.Group):
                 return super().invoke(ctx)
         except click.UsageError as error:
             raise _misused(error) from error
+        except OptionError as error:
+            raise Misused(str(error)) from error
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise  # click's own way out; it is quiet about a closed pipe
         except KeyboardInterrupt:

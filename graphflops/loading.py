@@ -141,10 +141,9 @@ def program_of(model: Model, model_name: str | None = None) -> Graph:
 def phases(
     model: Model, prefill: Model | None = None, model_name: str | None = None
 ) -> tuple[Graph, Graph | None]:
-    """The program of a decoder's step, and of its prefill if that is known.
+    """The program of a decoder's step, and of its prefill if that is known. Raises as `program_of` does.
 
-    model_name: the step's in an archive; without it, an archive with `decode` and `prefill` gives both. Raises ModelError
-    for a saved report, whose times are no formulas, and for a recorded step.
+    model_name: the step's in an archive; without it, an archive with `decode` and `prefill` gives both.
     """
     first = None if prefill is None else program_of(prefill, None)
     if model_name is None and not isinstance(model, Graph):

@@ -12,7 +12,7 @@ from msgspec import structs
 from graphflops.analysis import analyze
 from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
-from graphflops.budget.amounts import amount
+from graphflops.budget.amounts import asked
 from graphflops.derived.resize import values_at
 from graphflops.devices import Device, complete, device as device_named, published
 from graphflops.dims.solving import first_from
@@ -175,10 +175,7 @@ def _devices(name: str | None, memory: str | int | None, is_all: bool) -> list[D
     profile = complete(device_named(name or _REFERENCE))
     if memory is None:
         return [profile]
-    try:
-        size = memory if isinstance(memory, int) else amount(memory, "B")
-    except ValueError as error:
-        raise OptionError(f"--memory: {error}") from None
+    size = memory if isinstance(memory, int) else asked("--memory", memory, "B")
     called = profile.name if name else "a device"
     return [structs.replace(profile, name=called, memory_bytes=size)]
 

@@ -299,9 +299,7 @@ def with_checkpoints(graph: Graph, patterns: Sequence[str]) -> Graph:
 
 
 def _checkpoint_of(node: Node, modules: set[str]) -> tuple[str, str, str] | None:
-    """A call's checkpoint: its line of code, the module whose code that is, and the module that it calls; ("", "", module)
-    for the outermost module that the user names.
-    """
+    """A call's checkpoint: its line, the module whose line it is, the module that it calls; the last alone if a user names it."""
     if modules:
         inside = next((path for path in (*modules_around(node.module), node.module) if path in modules), None)
         if inside is not None:
@@ -321,15 +319,12 @@ def _checkpoint_of(node: Node, modules: set[str]) -> tuple[str, str, str] | None
 
 
 def _calls_of_lambda(line: str) -> int:
-    """How many calls the lambda has that a line of code gives to another function; 0 if there is none."""
+    """How many calls the lambda in a line of code has; 0 if there is none."""
     try:
-        calls = [
-            node for node in ast.walk(ast.parse(line.strip())) if isinstance(node, ast.Call) and node.args
-        ]
+        lambdas = [node.body for node in ast.walk(ast.parse(line.strip())) if isinstance(node, ast.Lambda)]
     except SyntaxError:  # the first of several lines
         return 0
-    body = next((call.args[0].body for call in calls if isinstance(call.args[0], ast.Lambda)), ast.Pass())
-    return sum(isinstance(node, ast.Call) for node in ast.walk(body))
+    return sum(isinstance(node, ast.Call) for body in lambdas for node in ast.walk(body))
 
 
 def _inlined(node: Node, types: dict[str, Any]) -> list[Node] | None:

@@ -10,7 +10,7 @@ from graphflops.analysis import analyze
 from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
 from graphflops.base.units import percent
-from graphflops.budget.amounts import amount
+from graphflops.budget.amounts import asked
 from graphflops.derived.items import token_ids
 from graphflops.devices import complete, device as device_named
 from graphflops.dims.solving import symbol_of
@@ -209,15 +209,10 @@ def _samples(given: str | int | None, program: _Program, devices: int) -> int:
     """Samples of a step for the tokens given: a multiple of the devices, or below their number a power of two."""
     if given is None:
         return devices * program.micros[0]
-    try:
-        tokens = int(amount(given, ""))
-    except ValueError as error:
-        raise OptionError(f"--batch-tokens: {error}") from None
-    samples = round(tokens / program.length)
+    samples = round(asked("--batch-tokens", given, "") / program.length)
     if samples < 1:
-        raise ModelError(
-            f"--batch-tokens {shown(str(given))}: less than one sample of {program.length:,} tokens"
-        )
+        least = f"one sample of {program.length:,} tokens"
+        raise ModelError(f"--batch-tokens {shown(str(given))}: less than {least}")
     return 1 << samples.bit_length() - 1 if samples < devices else round(samples / devices) * devices
 
 
@@ -265,7 +260,7 @@ class _Search:
                 refused.append(Refused(mesh, "does not fit", least, self.hosted(mesh, least)))
             else:
                 what = f"a copy gets {self.samples // mesh.data:,} samples"
-                reason = f"{what}: no multiple of the program's fixed batch of {self.micros()[0]:,}"
+                reason = f"{what}: no multiple of the program's fixed batch of {self.program.micros[0]:,}"
                 refused.append(Refused(mesh, reason))
         if not steps and not any(one.step for one in refused):
             raise ModelError(f"no layout on {self.devices:,} devices: {refused[0].reason}")
@@ -303,7 +298,7 @@ class _Search:
     def meshes(self) -> Iterator[Layout]:
         """All sizes of axes whose product is the number of devices."""
         most = self.machine.network.node.devices
-        experts = self.prices(1, self.micros()[0]).experts
+        experts = self.prices(1, self.program.micros[0]).experts
         for tensor in divisors(self.devices):
             if tensor > most:
                 break
@@ -330,24 +325,21 @@ class _Search:
         if self.samples % mesh.data:
             return f"{self.samples:,} samples do not divide by {mesh.data:,}"
         if mesh.tensor > 1:
-            found = self.prices(mesh.tensor, self.micros()[0])
+            found = self.prices(mesh.tensor, self.program.micros[0])
             if not found.splits:
                 return "no product can be split"
             for name, why in found.refused.items():
                 if INDIVISIBLE in why:
                     return f"{name}: {why} by {mesh.tensor}"
         try:  # the analysis may refuse so few tokens
-            self.prices(mesh.tensor, self.micros()[0], mesh.context)
+            self.prices(mesh.tensor, self.program.micros[0], mesh.context)
         except ModelError as error:
             return str(error)
         return ""
 
-    def micros(self, mesh: Layout | None = None) -> Sequence[int]:
-        """Sizes of a micro-batch, on a mesh if given. Devices that share a sequence run one: for more, fewer are faster."""
-        found = self.program.micros
-        if mesh is None:
-            return found
-        each = self.samples // mesh.data
+    def micros(self, mesh: Layout) -> Sequence[int]:
+        """Sizes of a micro-batch on a mesh. Devices that share a sequence run one: for more, fewer are faster."""
+        each, found = self.samples // mesh.data, self.program.micros
         return [micro for micro in found[: 1 if mesh.context > 1 else None] if each % micro == 0]
 
     def prices(self, tensor: int, micro: int, context: int = 1) -> Prices:

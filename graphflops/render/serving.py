@@ -140,9 +140,8 @@ def fits_tables(found: Fits) -> Iterator[TextTable]:
         cache = found.cache
         assert cache is not None
         fitting = [Entry([f"{n:,}", memory(cache.bytes_at(n)), f"{most:,}"]) for n, most in found.requests]
-        heads = ("length of the cache", "bytes of one", "requests that fit")
-        several = f"on {safe(found.verdicts[0].device, 60)}" if len(found.verdicts) > 1 else ""
-        yield TextTable(heads, fitting, title=several)
+        title = f"on {safe(found.verdicts[0].device, 60)}" if len(found.verdicts) > 1 else ""
+        yield TextTable(("length of the cache", "bytes of one", "requests that fit"), fitting, title=title)
     if found.remedies:
         less = [Entry([one.change, one.option, memory(one.needed), _YES[one.fits]]) for one in found.remedies]
         yield TextTable(("what would take less", "how", "needed", "fits"), less, names=2)
@@ -321,25 +320,24 @@ def replication_document(found: Replication) -> Document:
     notes, exact = [what, *(safe(note, 400) for note in found.notes)], layouts(found.ways, exact=True)
     data: dict[str, Any] = {"schema": 1, "model": safe(found.report.origin.path, 10_000)}
     data |= {"device": found.report.memory_use[-1].device, "devices": found.devices}
-    data["layouts"] = [dict(zip(exact.heads, row, strict=True)) for row in exact.rows]
-    data["notes"] = [*found.notes]
+    data |= {
+        "layouts": [dict(zip(exact.heads, row, strict=True)) for row in exact.rows],
+        "notes": [*found.notes],
+    }
     return Document([grid], notes, replication_headline(found), lambda: exact, lambda: data, title=title)
 
 
 def replication_headline(found: Replication) -> str:
     """The first line: what serves the most tokens a second, by context."""
     best = {one.context: one for one in reversed(found.ways)}
-    each = ((f"{length:,} tokens", one) for length, one in sorted(best.items()) if one.cell)
-    said = ", ".join(
-        f"at {at} {one} makes {rate(one.tokens_per_second)} tokens/s{_priced(one)}" for at, one in each
-    )
+    parts = []
+    for length, one in sorted(best.items()):
+        price = f" (price of 1 M: {one.cell.price:,.4g})" if one.cell and one.cell.price else ""
+        each = f"at {length:,} tokens {one} makes {rate(one.tokens_per_second)} tokens/s{price}"
+        parts += [each] if one.cell else []
+    said = ", ".join(parts)
     where = f"{found.devices:,} x {safe(found.report.memory_use[-1].device, 60)}"
     return f"{summary.title(found.report)} on {where}: {said or 'no layout serves'}"
-
-
-def _priced(one: Replicas) -> str:
-    price = _words(one.cell).get("price of 1 M tokens") if one.cell is not None else ""
-    return f" (price of 1 M: {price})" if price else ""
 
 
 def layouts(found: Sequence[Replicas], *, exact: bool) -> Listing:

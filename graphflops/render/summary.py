@@ -114,11 +114,9 @@ def _line(report: Report, symbols: Sequence[str]) -> tuple[str, str]:
 
 def _maker(report: Report, symbol: str) -> str:
     """The call that makes a size from data: ` of aten.nonzero.default (model.py:3)`."""
-    outs = ((row, size) for row in report.rows for out in row.outputs for size in out.type.shape)
-    row = next((row for row, size in outs if isinstance(size, Expr) and symbol in size.symbols), None)
-    if row is None:
-        return ""
-    return f" of {safe(row.op, 40)}" + (f" ({safe(row.source, 60)})" if row.source else "")
+    sizes = ((row, size) for row in report.rows for out in row.outputs for size in out.type.shape)
+    found = (row for row, size in sizes if isinstance(size, Expr) and symbol in size.symbols)
+    return next((f" of {safe(row.op, 40)} ({safe(row.source, 60) or '?'})" for row in found), "")
 
 
 def range_of(info: SymbolInfo, size: Dim) -> tuple[int | None, int | None]:

@@ -186,6 +186,6 @@ def summary(profile: Device) -> str:
         known = [(count, error) for count, error in found if error is not None]
         weight = sum(count for count, _ in known) or 1
         median, ninth = (sum(count * error[place] for count, error in known) / weight for place in (0, 2))
-        shown = f"{median:6.1%}    {ninth:6.1%}" if known else "     -"
+        shown = f"{100 * median:5.1f} %   {100 * ninth:5.1f} %" if known else "     -"
         lines.append(f"  {family:<14} {dtype:<14} {points:>6}  {shown}")
     return "\n".join(lines)

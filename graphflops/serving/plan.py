@@ -9,7 +9,7 @@ import msgspec
 
 from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
-from graphflops.budget.amounts import amount
+from graphflops.budget.amounts import asked
 from graphflops.devices import Device, complete, device as device_named
 from graphflops.dims.solving import first_from
 from graphflops.errors import DimError, ModelError, OptionError, shown
@@ -286,10 +286,7 @@ def _seconds(given: str | float | None, option: str) -> float | None:
     """A limit in seconds, from text such as `30ms`."""
     if given is None:
         return None
-    try:
-        found = amount(given, "ns") * _NANO
-    except ValueError as error:
-        raise OptionError(f"{option}: {error}") from None
+    found = asked(option, given, "ns") * _NANO
     if found <= 0:
         raise OptionError(f"{option}: {shown(str(given))} is no time to wait: write 30ms")
     return found
