@@ -299,7 +299,7 @@ def with_checkpoints(graph: Graph, patterns: Sequence[str]) -> Graph:
 
 
 def _checkpoint_of(node: Node, modules: set[str]) -> tuple[str, str, str] | None:
-    """A call's checkpoint: its line, the module whose line it is, the module that it calls; the last alone if a user names it."""
+    """A call's checkpoint: its line, the module of the line, the module that it calls; the last alone if a user names it."""
     if modules:
         inside = next((path for path in (*modules_around(node.module), node.module) if path in modules), None)
         if inside is not None:
