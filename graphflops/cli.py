@@ -150,7 +150,8 @@ def main() -> None:
 
 
 def _misused(error: click.UsageError) -> Misused:
-    where = "" if error.ctx is None else f" (see {error.ctx.command_path} --help)"
+    context = None if type(error) is click.UsageError else error.ctx  # our own errors say what to do
+    where = "" if context is None else f" (see {context.command_path} --help)"
     return Misused(f"{error.format_message().rstrip('.')}{where}")
 
 

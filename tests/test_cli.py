@@ -365,7 +365,7 @@ def test_wrong_usage(args: list[str]) -> None:
     ("args", "said"),
     [
         (["analyze"], "Missing argument 'MODEL...' (see graphflops analyze --help)"),
-        (["analyse", MODEL], "no such command 'analyse': did you mean analyze? (see graphflops --help)"),
+        (["analyse", MODEL], "no such command 'analyse': did you mean analyze?"),
         (["--nothing"], "No such option '--nothing' (see graphflops --help)"),
         (["analyze", MODEL, "--device", "h900"], "h900: unknown device; known: h100, "),
         (["serve", MODEL, "--device", "h200", "--engine", "none of these"], "engine: no 'none of these'; there are "),
