@@ -156,20 +156,14 @@ _ASKED = (
 @options.choice("--level", ("module", "call"), "A node for each module, or call.", default="module")
 @options.whole("--depth", "Levels of modules. Default: as deep as a page holds.")
 @options.valued("--only", "PATTERN", "These modules only: 'layers.3', 'encoder.*.attention'.")
-@options.choice(
-    "--by", ("flops", "bytes", "time", "memory"), "Cost of colours and of stages.", default="flops"
-)
+@options.choice("--by", ("flops", "bytes", "time", "memory"), "Cost of colours and stages.", default="flops")
 @options.valued("--from", "NAME", "With --to: what lies between, and what it costs.", "first")
 @options.valued("--to", "NAME", "A module, a call, a weight or an input.", "last")
 @options.valued("--uses", "WEIGHT", "What depends on this weight, input or call.")
 @options.valued("--needs", "MODULE", "What this module depends on.")
-@options.choice(
-    "--critical-path", ("flops", "time", "bytes"), "The longest chain of calls, by this cost.", "path"
-)
+@options.choice("--critical-path", ("flops", "time", "bytes"), "The longest chain of calls, by cost.", "path")
 @options.flag("--bottlenecks", "What everything passes through, the fewest bytes first.", "narrow")
-@options.whole(
-    "--cuts", "K equal stages, with the fewest bytes between.", most=4096, keyword="stages", metavar="K"
-)
+@options.whole("--cuts", "Equal stages, the fewest bytes between.", most=4096, keyword="stages", metavar="K")
 @options.valued(
     "--tolerance", "PERCENT", "How much a stage may exceed an equal share. Default: 5.",
     type=click.FloatRange(min=0, max=1000), default=5.0,

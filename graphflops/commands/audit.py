@@ -51,9 +51,7 @@ _EXTRA = ("onnx_ir", "onnxruntime", "onnxscript")
 @options.execution
 @options.device
 @options.output_of("Findings")
-@options.flag(
-    "--fix", "Fix the findings that have a safe fix; --output names the new file, else MODEL.fixed.onnx."
-)
+@options.flag("--fix", "Fix what has a safe fix; --output names the new file, else MODEL.fixed.onnx.")
 @options.flag("--unsafe-fixes", "With --fix: also fixes after which results differ, within a tolerance.")
 @options.flag("--in-place", "With --fix: replace MODEL by the fixed file.")
 @options.flag("--unproven", "With --fix: also write what onnxruntime cannot run here, and so cannot prove.")

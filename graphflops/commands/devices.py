@@ -19,9 +19,7 @@ from graphflops.commands import files, model_options, options
 @model_options.training
 @options.execution
 @options.output_of("Fits")
-@options.flag(
-    "--strict", "Exit with 3 also if a cost is unknown or the file contradicts itself: it may need more."
-)
+@options.flag("--strict", "Exit with 3 also if a cost is unknown or the file contradicts itself.")
 @options.of_the_program
 def fits(model: str, output: files.Output, strict: bool, **given: Any) -> None:
     """Whether MODEL fits on a device: a .pt2, an .onnx, or a JSON report saved with --device;
@@ -93,9 +91,7 @@ _TRAINING = ("batch_tokens", "precision", "loss", "recompute", "sharding", "mesh
 @click.argument("model", type=click.Path(), metavar="MODEL")
 @options.valued("--devices", "N", "Number of devices.", type=int, required=True)
 @options.valued("--device", "NAME", "The device: h100, or the path of a profile.", required=True)
-@options.valued(
-    "--batch-tokens", "N", "Tokens of a step: 4M. Default: one sample a device, or the batch that MODEL fixes.",
-)  # fmt: skip
+@options.valued("--batch-tokens", "N", "Tokens of a step: 4M. Default: a sample (or fixed batch) a device.")
 @options.valued("--network", "LINKS", "Links of a node to others: 8x400Gbit.")
 @options.choice("--precision", ("bf16", "fp32"), "Element type of products.", default="bf16")
 @options.choice(
@@ -103,9 +99,7 @@ _TRAINING = ("batch_tokens", "precision", "loss", "recompute", "sharding", "mesh
     "What is differentiated. Default: the first result if that is one number, else its cross-entropy.",
 )  # fmt: skip
 @options.choice("--recompute", _WAYS, "Try only this: nothing, a minimal cut, whole layers.", multiple=True)
-@options.choice(
-    "--sharding", ("none", "optimizer", "full"), "Try only this, over the data axis.", multiple=True
-)
+@options.choice("--sharding", ("none", "optimizer", "full"), "Only this, over the data axis.", multiple=True)
 @options.valued("--mesh", "AXIS=N,...", "Only meshes with these sizes of axes: tp=4,pp=2.")
 @options.whole("--rank", "Rank of the mesh that --format chakra traces. Default: 0.", least=0, metavar=None)
 @options.flag("--serve", "Serve a decoder: copies of it, each on 1 or more devices.")
