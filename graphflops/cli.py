@@ -1,8 +1,8 @@
 """The command line: which commands there are, and the one place where errors are caught.
 
-Exit codes: 0 fine; 1 an error, said in one line on stderr; 2 wrong usage; 3 a threshold is passed or `--strict` fails;
-130 interrupted; 143 terminated. A command's module is imported when it runs, and only click before that: `--help` must
-not wait.
+Exit codes: 0 fine; 1 an error of the model or the machine; 2 wrong usage; 3 a threshold is passed or `--strict` fails; 130
+interrupted; 143 terminated. 1 and 2 are said in one line on stderr. A command's module is imported when it runs, and only
+click before that: `--help` must not wait.
 """
 
 import atexit
@@ -14,7 +14,7 @@ import click
 
 from graphflops.base.lazy import imported
 from graphflops.base.limits import cleanly_terminated
-from graphflops.errors import GraphflopsError, inert_in_logs, raised, shown
+from graphflops.errors import GraphflopsError, OptionError, inert_in_logs, raised, shown
 from graphflops.version import __version__
 
 _Command = TypeVar("_Command", bound=click.Command)
@@ -46,6 +46,12 @@ class OneLine(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         click.echo(inert_in_logs(f"graphflops: error: {shown(self.message, 2000)}"), err=True, file=file)
+
+
+class Misused(OneLine):
+    """Wrong usage."""
+
+    exit_code = 2
 
 
 def _with_help(command: _Command) -> _Command:
@@ -97,10 +103,21 @@ class Commands(click.Group):
         atexit.register(gc.freeze)
         return super().__call__(*args, **keywords)
 
+    def make_context(self, *args: Any, **keywords: Any) -> click.Context:
+        """As click does; an option that there is not is said in one line here too."""
+        try:
+            return super().make_context(*args, **keywords)
+        except (click.NoSuchOption, click.BadOptionUsage) as error:
+            raise _misused(error) from error
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             with cleanly_terminated():
                 return super().invoke(ctx)
+        except click.UsageError as error:
+            raise _misused(error) from error
+        except OptionError as error:
+            raise Misused(str(error)) from error
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise  # click's own way out; it is quiet about a closed pipe
         except KeyboardInterrupt:
@@ -130,6 +147,12 @@ def main() -> None:
     graphflops analyze model.pt2
     graphflops analyze model.pt2 --dim s27=4096 --format json --output report.json
     """
+
+
+def _misused(error: click.UsageError) -> Misused:
+    context = None if type(error) is click.UsageError else error.ctx  # our own errors say what to do
+    where = "" if context is None else f" (see {context.command_path} --help)"
+    return Misused(f"{error.format_message().rstrip('.')}{where}")
 
 
 def _reason(error: OSError) -> str:

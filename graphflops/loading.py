@@ -138,6 +138,23 @@ def program_of(model: Model, model_name: str | None = None) -> Graph:
     return graph
 
 
+def phases(
+    model: Model, prefill: Model | None = None, model_name: str | None = None
+) -> tuple[Graph, Graph | None]:
+    """The program of a decoder's step, and of its prefill if that is known. Raises as `program_of` does.
+
+    model_name: the step's in an archive; without it, an archive with `decode` and `prefill` gives both.
+    """
+    first = None if prefill is None else program_of(prefill, None)
+    if model_name is None and not isinstance(model, Graph):
+        try:
+            step = program_of(model, "decode")
+            return step, first or (program_of(model, "prefill") if step.origin.format == "pt2" else None)
+        except FileError:  # an archive without these names, or a file that is refused below
+            pass
+    return program_of(model, model_name), first
+
+
 def is_report(model: object) -> bool:
     """True for a report, and for the path of a saved one: a JSON file that no reader recognises as a model."""
     if not isinstance(model, (str, os.PathLike)):

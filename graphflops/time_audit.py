@@ -223,7 +223,9 @@ def _converted_layouts(program: _Program) -> Iterator[Waste]:
             yield Waste(row, moving, "a convolution converts its layout and back")
 
 
-@_check("GF275", "launch-bound", "use CUDA graphs or torch.compile, or a larger batch")
+@_check(
+    "GF275", "launch-bound", "use torch.compile with mode='reduce-overhead' (CUDA graphs), or a larger batch"
+)
 def _waits_for_cpu(program: _Program) -> Iterator[Waste]:
     """A program whose kernels finish faster than the CPU launches them, so that the GPU waits. The module that waits longest
     is named.

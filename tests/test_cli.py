@@ -361,6 +361,27 @@ def test_wrong_usage(args: list[str]) -> None:
     assert "Traceback" not in misused("analyze", MODEL, *args)
 
 
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["analyze"], "Missing argument 'MODEL...' (see graphflops analyze --help)"),
+        (["analyse", MODEL], "no such command 'analyse': did you mean analyze?"),
+        (["--nothing"], "No such option '--nothing' (see graphflops --help)"),
+        (["analyze", MODEL, "--device", "h900"], "h900: unknown device; known: h100, "),
+        (["serve", MODEL, "--device", "h200", "--engine", "none of these"], "engine: no 'none of these'; there are "),
+        (["analyze", MODEL, "--by", "size"], "Invalid value for '--by': 'size' is not one of "),
+        (["plan", MODEL, "--device", "h100", "--devices", "0"], "--devices 0: give 1 to 131,072"),
+        (["plan", MODEL, "--device", "h100", "--devices", "2", "--tpot", "1ms"], "--tpot is of requests: give --serve"),
+        (["validate", MODEL, "--device", "h900"], "--device h900: no such device; give cpu or cuda"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_one_line_and_exits_with_2(args: list[str], said: str) -> None:
+    done = CliRunner().invoke(cli.main, args, prog_name="graphflops")
+    assert (done.exit_code, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"graphflops: error: {said}")
+
+
 def test_wrong_usage_of_the_rest() -> None:
     misused("analyze")
     misused("no-such-command")

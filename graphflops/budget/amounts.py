@@ -5,6 +5,7 @@ from fractions import Fraction
 from typing import Literal
 
 from graphflops.base.record import Record
+from graphflops.errors import OptionError
 
 Unit = Literal["FLOP", "MAC", "B", "ns", ""]
 
@@ -54,6 +55,14 @@ def amount(text: str | float, unit: Unit) -> int:
     if found is None or factor is None:
         raise ValueError(f"{text!r} is no {_KINDS[unit]}: write {_EXAMPLES[unit]}")
     return int(Fraction(found[1].replace("_", "")) * factor)
+
+
+def asked(option: str, text: str | float, unit: Unit) -> int:
+    """The amount that an option states. Raises OptionError."""
+    try:
+        return amount(text, unit)
+    except ValueError as error:
+        raise OptionError(f"{option}: {error}") from None
 
 
 def percent(text: str | float) -> Fraction:

@@ -22,12 +22,11 @@ if TYPE_CHECKING:
 @options.masks
 @options.sweeps
 @options.cut(
-    ("op", "module", "source", "attention"),
-    by="One table only: by operator, module, source line, or attention.",
+    ("op", "module", "source", "attention"), by="One table only: by operator, module, source line, or attention.",
     depth="Levels of the module tree. Default: about a screen.",
     verbose="Every layer, with the shapes of its input, output and weight.",
     top="Lines of a table, or under one module.",
-)
+)  # fmt: skip
 @options.output_of("Report")
 @model_options.training
 @options.flag("--strict", "Exit with 3 if the cost of any node is unknown, or the file contradicts itself.")
@@ -157,27 +156,18 @@ _ASKED = (
 @options.choice("--level", ("module", "call"), "A node for each module, or call.", default="module")
 @options.whole("--depth", "Levels of modules. Default: as deep as a page holds.")
 @options.valued("--only", "PATTERN", "These modules only: 'layers.3', 'encoder.*.attention'.")
-@options.choice(
-    "--by", ("flops", "bytes", "time", "memory"), "Cost of colours and of stages.", default="flops"
-)
+@options.choice("--by", ("flops", "bytes", "time", "memory"), "Cost of colours and stages.", default="flops")
 @options.valued("--from", "NAME", "With --to: what lies between, and what it costs.", "first")
 @options.valued("--to", "NAME", "A module, a call, a weight or an input.", "last")
 @options.valued("--uses", "WEIGHT", "What depends on this weight, input or call.")
 @options.valued("--needs", "MODULE", "What this module depends on.")
-@options.choice(
-    "--critical-path", ("flops", "time", "bytes"), "The longest chain of calls, by this cost.", "path"
-)
+@options.choice("--critical-path", ("flops", "time", "bytes"), "The longest chain of calls, by cost.", "path")
 @options.flag("--bottlenecks", "What everything passes through, the fewest bytes first.", "narrow")
-@options.whole(
-    "--cuts", "K equal stages, with the fewest bytes between.", most=4096, keyword="stages", metavar="K"
-)
+@options.whole("--cuts", "Equal stages, the fewest bytes between.", most=4096, keyword="stages", metavar="K")
 @options.valued(
-    "--tolerance",
-    "PERCENT",
-    "How much a stage may exceed an equal share. Default: 5.",
-    type=click.FloatRange(min=0, max=1000),
-    default=5.0,
-)
+    "--tolerance", "PERCENT", "How much a stage may exceed an equal share. Default: 5.",
+    type=click.FloatRange(min=0, max=1000), default=5.0,
+)  # fmt: skip
 @options.flag("--unused", "Weights and inputs that nothing reads, calls that no result depends on.")
 @options.whole("--top", "Lines of the table.")
 @options.output_of("Answer")
@@ -204,7 +194,7 @@ def graph(model: str, output: files.Output, top: int | None, **given: Any) -> No
     output.write(ask(files.report_of(model, **given), **asked), top=top)
 
 
-@click.command(cls=options.Command)
+@click.command()
 @click.argument("model", type=click.Path(), required=False)
 @options.output_of("Listing")
 @options.of_the_file

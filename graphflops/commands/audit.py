@@ -41,12 +41,9 @@ _EXTRA = ("onnx_ir", "onnxruntime", "onnxscript")
 @_codes("--select", "Run only these checks: GF202,GF24 (all codes that begin so).")
 @_codes("--ignore", "Leave these checks out.")
 @options.choice(
-    "--fail-on",
-    get_args(_FailOn),
-    "Exit with 3 if a finding is at least this severe.",
-    default="error",
+    "--fail-on", get_args(_FailOn), "Exit with 3 if a finding is at least this severe.", default="error",
     show_default=True,
-)
+)  # fmt: skip
 @options.sizes
 @options.assume
 @options.whole("--top", "Findings of one code in a table. Default: 5.")
@@ -54,9 +51,7 @@ _EXTRA = ("onnx_ir", "onnxruntime", "onnxscript")
 @options.execution
 @options.device
 @options.output_of("Findings")
-@options.flag(
-    "--fix", "Fix the findings that have a safe fix; --output names the new file, else MODEL.fixed.onnx."
-)
+@options.flag("--fix", "Fix what has a safe fix; --output names the new file, else MODEL.fixed.onnx.")
 @options.flag("--unsafe-fixes", "With --fix: also fixes after which results differ, within a tolerance.")
 @options.flag("--in-place", "With --fix: replace MODEL by the fixed file.")
 @options.flag("--unproven", "With --fix: also write what onnxruntime cannot run here, and so cannot prove.")
@@ -229,17 +224,13 @@ def _target(model: str, output: str | None, in_place: bool) -> str:
 @click.command(cls=options.LimitedCommand)
 @click.argument("models", type=click.Path(), nargs=-1, metavar="[MODEL]...")
 @options.valued(
-    "--budget",
-    "FILE",
-    "The limits. Default: graphflops.toml in this folder, or in the nearest one above.",
-    "budget_file",
-    type=click.Path(),
-)
+    "--budget", "FILE", "The limits. Default: graphflops.toml in this folder, or in the nearest one above.",
+    "budget_file", type=click.Path(),
+)  # fmt: skip
 @options.valued(
-    "--baseline",
-    "FILE|REVISION",
+    "--baseline", "FILE|REVISION",
     "What relative limits compare with: a baseline, a saved report, or a revision of git. Default: as the budget says.",
-)
+)  # fmt: skip
 @options.flag("--update", "Measure, and write the baseline; only absolute limits are checked.")
 @options.flag("--init", "Write a first budget for each MODEL: what it costs now and 10 % more.")
 @options.whole("--jobs", "Processes. Default: one for each processor if that pays.", keyword="processes")

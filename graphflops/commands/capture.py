@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _ALLOCATED = 200_000  # objects between two collections of young ones
 
 
-@click.command(cls=options.Command)
+@click.command()
 @click.argument("model", metavar="MODEL")
 @options.to_file("FILE", "File that ends in .pt2 or .json, for a step in .recorded or .json.", required=True)
 @model_options.recording
@@ -181,7 +181,7 @@ _SAMPLES = {
 _PAGE = "decoder.html"
 
 
-@click.command(cls=options.Command)
+@click.command()
 @click.argument("folder", type=click.Path(file_okay=False))
 def demo(folder: str) -> None:
     """Write a decoder into FOLDER, as .pt2 and as .onnx, with a changed version and its page, and print what to try.

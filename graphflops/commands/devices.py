@@ -19,9 +19,7 @@ from graphflops.commands import files, model_options, options
 @model_options.training
 @options.execution
 @options.output_of("Fits")
-@options.flag(
-    "--strict", "Exit with 3 also if a cost is unknown or the file contradicts itself: it may need more."
-)
+@options.flag("--strict", "Exit with 3 also if a cost is unknown or the file contradicts itself.")
 @options.of_the_program
 def fits(model: str, output: files.Output, strict: bool, **given: Any) -> None:
     """Whether MODEL fits on a device: a .pt2, an .onnx, or a JSON report saved with --device;
@@ -55,10 +53,9 @@ def fits(model: str, output: files.Output, strict: bool, **given: Any) -> None:
 @options.valued("--shared-prefix", "PART", "Part of a context that requests share: 0.5.", type=float)
 @options.whole("--prefill-tokens", "Tokens of an engine's largest step. Default: the engine's.", most=2**30)
 @options.flag(
-    "--together",
-    "Requests begin together, as those of a benchmark; for engines that prefill first (sglang).",
+    "--together", "Requests begin together, as those of a benchmark; for engines that prefill first (sglang).",
     default=None,
-)
+)  # fmt: skip
 @options.network
 @options.price
 @options.sizes
@@ -87,7 +84,6 @@ def serve(model: str, output: files.Output, **given: Any) -> None:
 
 
 _WAYS = ("none", "cut", "full")
-_SHARDINGS = ("none", "optimizer", "full")
 _TRAINING = ("batch_tokens", "precision", "loss", "recompute", "sharding", "mesh", "rank")
 
 
@@ -95,12 +91,15 @@ _TRAINING = ("batch_tokens", "precision", "loss", "recompute", "sharding", "mesh
 @click.argument("model", type=click.Path(), metavar="MODEL")
 @options.valued("--devices", "N", "Number of devices.", type=int, required=True)
 @options.valued("--device", "NAME", "The device: h100, or the path of a profile.", required=True)
-@options.valued("--batch-tokens", "N", "Tokens of a step: 4M. Default: one sample a device.")
+@options.valued("--batch-tokens", "N", "Tokens of a step: 4M. Default: a sample (or fixed batch) a device.")
 @options.valued("--network", "LINKS", "Links of a node to others: 8x400Gbit.")
 @options.choice("--precision", ("bf16", "fp32"), "Element type of products.", default="bf16")
-@options.choice("--loss", ("cross-entropy", "sum", "mean"), None, default="cross-entropy")
+@options.choice(
+    "--loss", ("cross-entropy", "sum", "mean"),
+    "What is differentiated. Default: the first result if that is one number, else its cross-entropy.",
+)  # fmt: skip
 @options.choice("--recompute", _WAYS, "Try only this: nothing, a minimal cut, whole layers.", multiple=True)
-@options.choice("--sharding", _SHARDINGS, "Try only this, over the data axis.", multiple=True)
+@options.choice("--sharding", ("none", "optimizer", "full"), "Only this, over the data axis.", multiple=True)
 @options.valued("--mesh", "AXIS=N,...", "Only meshes with these sizes of axes: tp=4,pp=2.")
 @options.whole("--rank", "Rank of the mesh that --format chakra traces. Default: 0.", least=0, metavar=None)
 @options.flag("--serve", "Serve a decoder: copies of it, each on 1 or more devices.")
@@ -149,12 +148,9 @@ def plan(model: str, output: files.Output, serve: bool, **given: Any) -> None:
 @click.argument("model", type=click.Path(), metavar="MODEL")
 @click.option("--tokens", metavar="N", help="Tokens of pre-training, or of adapters with --lora: 15T, 800B.")
 @click.option(
-    "--stage",
-    "stages",
-    multiple=True,
-    metavar="KIND[/LABEL]:TOKENS[:LENGTH[:MODEL]]",
+    "--stage", "stages", multiple=True, metavar="KIND[/LABEL]:TOKENS[:LENGTH[:MODEL]]",
     help="A further stage: pre-training, fine-tuning, adapters, teacher, generation (of data) or evaluation.",
-)
+)  # fmt: skip
 @click.option("--batch-tokens", metavar="N", help="Tokens of one update of the optimizer: 4M.")
 @click.option("--length", type=click.IntRange(min=1), help="Tokens of a sequence. Default: as exported.")
 @click.option("--inference-tokens", metavar="N", help="Tokens that the model served, beside its training.")
@@ -185,5 +181,4 @@ def statement(model: str, output: files.Output, training: Any, **given: Any) -> 
     from graphflops.statements.statement import statement as computed
 
     output = output.of("Statement")
-    found = computed(model, training=training or True, **given)
-    output.write(found)
+    output.write(computed(model, training=training or True, **given))

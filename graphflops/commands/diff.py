@@ -29,12 +29,10 @@ Pair = tuple["ModelFile | Graph | None", "ModelFile | Graph | None", bool]  # an
 @options.sizes
 @options.assume
 @options.cut(
-    ("op", "module", "source"),
-    by="Where: by operator, module or line. Default: module.",
+    ("op", "module", "source"), by="Where: by operator, module or line. Default: module.",
     depth="Add up below N levels of modules.",
-    verbose="Every total, and the modules too; of an export, every difference.",
-    top="Lines of a table.",
-)
+    verbose="Every total, and the modules too; of an export, every difference.", top="Lines of a table.",
+)  # fmt: skip
 @options.output_of("Comparison")
 @model_options.training
 @options.execution

@@ -28,11 +28,9 @@ choices = options.gathered(
     options.choice("--dtype", DTYPES, "Element type of the parameters. Default: the library's."),
     options.choice("--phase", PHASES, "Phase of a decoder. Default: prefill, forward in training."),
     options.choice("--cache", CACHES, "A cache that grows, or one written in place."),
-    click.option(
-        "--weights", type=click.Path(), help="A .safetensors or .gguf, whose header says the dtype."
-    ),
+    click.option("--weights", type=click.Path(), help="A .safetensors or .gguf, whose header says the dtype."),
     options.choice("--quantize", QUANTIZED, "Weights of products in float8."),
-)
+)  # fmt: skip
 
 
 def _recording(given: dict[str, Any]) -> dict[str, Any] | None:
@@ -51,13 +49,10 @@ recording = options.gathered(
     options.valued("--mesh", "AXIS=N,...", "Devices of the step by axis, the outermost first: dp=8,tp=4."),
     options.whole("--rank", "Recorded rank of the mesh. Default: 0.", least=0, metavar=None, default=0),
     options.valued(
-        "--open-axis",
-        "AXIS",
-        "Axis of the mesh whose size `analyze --mesh` may choose; repeatable.",
-        "open_axes",
+        "--open-axis", "AXIS", "Axis of the mesh whose size `analyze --mesh` may choose; repeatable.", "open_axes",
         multiple=True,
     ),
-)
+)  # fmt: skip
 
 
 def mesh_axes(text: str | None) -> dict[str, int]:
@@ -141,27 +136,20 @@ training = options.gathered(
     _step,
     options.flag("--training", "Price a training step too: gradients and optimizer."),
     click.option(
-        "--optimizer",
-        type=options.Written("NAME[:HOW]", _optimizer),
+        "--optimizer", type=options.Written("NAME[:HOW]", _optimizer),
         help=f"{', '.join(OPTIMIZERS)}; with :foreach (default), :fused or :single. Default: adamw.",
     ),
     options.choice(
-        "--precision",
-        PRECISIONS,
+        "--precision", PRECISIONS,
         "Train in this precision; mixed: float32 parameters under autocast. Default: as the program is.",
     ),
-    options.valued(
-        "--freeze", "PATTERN", "Modules or parameters that are not trained: embed_tokens.", multiple=True
-    ),
+    options.valued("--freeze", "PATTERN", "Modules or parameters that are not trained: embed_tokens.", multiple=True),
     click.option(
-        "--lora",
-        type=options.Written("R[:PATTERN]", _lora),
+        "--lora", type=options.Written("R[:PATTERN]", _lora),
         help="Train only adapters of rank R beside linear layers: 8:q_proj,v_proj.",
     ),
     options.whole("--accumulate", "Micro-steps of one optimizer step."),
-    options.valued(
-        "--recompute", "PATTERN", "Modules under activation checkpointing: layers.*", multiple=True
-    ),
+    options.valued("--recompute", "PATTERN", "Modules under activation checkpointing: layers.*", multiple=True),
     options.valued("--grad-input", "NAME", "An input that wants a gradient.", "grad_inputs", multiple=True),
     options.choice("--loss", LOSSES, "What is differentiated. Default: the sum of the results."),
-)
+)  # fmt: skip

@@ -10,7 +10,7 @@ import click
 
 from graphflops.base.lazy import imported
 from graphflops.commands import files
-from graphflops.errors import ModelError, OptionError, shown
+from graphflops.errors import ModelError, shown
 from graphflops.render import formats
 
 _LARGEST_SIZE = 2**48  # elements along one axis
@@ -19,17 +19,7 @@ Function = TypeVar("Function", bound="Callable[..., Any]")
 Option = Callable[[Function], Function]
 
 
-class Command(click.Command):
-    """A command that reports OptionError as wrong usage, in one line; its help is the docstring of its function."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except OptionError as error:
-            raise click.UsageError(str(error)) from error
-
-
-class LimitedCommand(Command):
+class LimitedCommand(click.Command):
     """A command that reads files of unknown origin: its time, memory and work are limited."""
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
@@ -195,8 +185,7 @@ def valued(name: str, metavar: str, text: str, *others: str, **more: Any) -> Opt
 
 
 def _pairs(name: str, keyword: str, written: str, read: Callable[[str], Any], text: str) -> Option[Any]:
-    kind = Written(written, read)
-    return click.option(name, keyword, type=kind, multiple=True, callback=named, help=text)
+    return click.option(name, keyword, type=Written(written, read), multiple=True, callback=named, help=text)
 
 
 def gathered(name: str, read: Callable[[dict[str, Any]], Any], *options: Option[Any]) -> Option[Any]:

@@ -21,7 +21,7 @@ _SUFFIXES = frozenset(suffix for one in formats.FORMATS for suffix in one.suffix
 _FURTHER = ("calls", "modules", "findings")
 
 
-@click.command(cls=options.Command)
+@click.command()
 @click.argument("sources", nargs=-1, metavar="SOURCE...")
 @options.valued(
     "-o", "FOLDER", "Add to this table, a folder of Parquet files. Or write a page: FILE.html.", "--output"
@@ -34,11 +34,9 @@ _FURTHER = ("calls", "modules", "findings")
 @options.valued("--device", "NAME", "Predict time and memory on this device.", default="")
 @options.seconds("--timeout", "Time that one file may take. Default: 60.", default=60.0, most=1e6)
 @click.option(
-    "--memory",
-    type=options.BYTES,
-    default=_MEMORY,
+    "--memory", type=options.BYTES, default=_MEMORY,
     help="Address space that one file may take. Default: 4GB, if the system can limit it.",
-)
+)  # fmt: skip
 @options.choice("--rows", _FURTHER, "Write this table too, beside the output.", multiple=True)
 @options.flag(
     "--no-cache", "Analyze files again that are in the table.", "cache", flag_value=False, default=True

@@ -9,21 +9,18 @@ from graphflops.commands import files, options
 from graphflops.errors import OptionError
 
 
-@click.command(cls=options.Command)
+@click.command()
 @click.argument("model", type=click.Path())
 @options.valued("--device", "DEVICE", "cpu, cuda, cuda:1.", default="cpu", show_default=True)
 @options.valued(
-    "--inputs",
-    "FILE",
-    "Run on these tensors, by input name: .npz or .safetensors. Default: random ones.",
+    "--inputs", "FILE", "Run on these tensors, by input name: .npz or .safetensors. Default: random ones.",
     type=click.Path(),
-)
+)  # fmt: skip
 @options.dims
 @options.size_names
 @options.flag(
-    "--random-weights",
-    "Make weights up call by call: for a program saved without any, or too large for the device.",
-)
+    "--random-weights", "Make weights up call by call: for a program saved without any, or too large for the device.",
+)  # fmt: skip
 @options.whole(
     "--repeats", "Number of timed runs, or 0.", least=0, metavar=None, default=5, show_default=True
 )
@@ -31,23 +28,18 @@ from graphflops.errors import OptionError
     "--nproc", "Run a recorded step in N processes, one for each device of its mesh: on N GPUs, or a CPU."
 )
 @options.valued(
-    "--profile",
-    "NAME",
+    "--profile", "NAME",
     "Device, or path of a profile, whose predicted times are compared. Default: the GPU that runs it.",
-)
+)  # fmt: skip
 @options.choice(
-    "--counters",
-    ("none", "hardware"),
-    "hardware: run it once more under Nsight Compute, and compare what the GPU counted.",
-    default="none",
+    "--counters", ("none", "hardware"),
+    "hardware: run it once more under Nsight Compute, and compare what the GPU counted.", default="none",
     show_default=True,
-)
+)  # fmt: skip
 @options.seconds("--time-limit", "End the run with an error after so long. Default: an hour.", default=3600.0)
 @click.option(
-    "--memory-limit",
-    type=options.BYTES,
-    help="Memory that the run may use, such as 2GiB. Default: what is free.",
-)
+    "--memory-limit", type=options.BYTES, help="Memory that the run may use, such as 2GiB. Default: what is free.",
+)  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of random inputs and weights.")
 @options.flag("--show-kernel", "Show the functions generated for our attention kernel.")
 @options.whole("--top", "Calls that a table shows.")
@@ -87,26 +79,21 @@ def validate(
         raise Exit(3)
 
 
-@click.command(cls=options.Command)
+@click.command()
 @options.choice(
     "--device", ("cuda", "cpu"), "The GPU or the CPU of this machine.", default="cuda", show_default=True
 )
 @options.choice(
-    "--runtime",
-    ("torch", "onnxruntime"),
-    "The library whose kernels are measured; onnxruntime on the CPU only.",
-    default="torch",
-    show_default=True,
-)
+    "--runtime", ("torch", "onnxruntime"), "The library whose kernels are measured; onnxruntime on the CPU only.",
+    default="torch", show_default=True,
+)  # fmt: skip
 @options.flag(
     "--host-only",
     "Measure only how fast the CPU launches kernels, in a few seconds, and complete the profile --base by it.",
 )
 @options.valued(
-    "--base",
-    "NAME",
-    "With --host-only: the device, or profile, to complete; by default that of this machine's GPU.",
-)
+    "--base", "NAME", "With --host-only: the device, or profile, to complete; by default that of this machine's GPU.",
+)  # fmt: skip
 @options.to_file("FILE.json", "Where the profile is written.", required=True)
 def profile(device: str, runtime: str, host_only: bool, base: str | None, output: str) -> None:
     """Measure the kernels that models run on the device of this machine, and how fast its CPU launches them.

@@ -106,7 +106,7 @@ def _is_same(found: Comparison) -> bool:
     return not (
         (found.unknown or found.inputs or found.dtypes or found.modules)
         or any(size.opened or size.fixed or None in (size.before, size.after) for size in found.sizes)
-        or any(remark.name in ("sizes-differ", "rewired") for remark in found.remarks)
+        or any(remark.name in ("sizes-differ", "rewired", "results-differ") for remark in found.remarks)
         or any(figure.differs for phase in found.totals.values() for figure in phase.values())
     )
 
@@ -218,6 +218,9 @@ def _remarks(old: Report, new: Report, wiring: Iterable[Rewired], *, has_modules
         yield Remark("no-modules", f"{what}: only totals are compared")
     if text := told(tuple(wiring)):
         yield Remark("rewired", text)
+    was, count = len(old.outputs), len(new.outputs)
+    if was and count and was != count and old.origin.format == new.origin.format:
+        yield Remark("results-differ", f"the program returns {count:,} results, {was:,} before")
 
 
 _FEW = 16  # bits of what a quantizer stores, at most

@@ -282,7 +282,7 @@ def substitution(profile: Device, *, has_launches: bool) -> str:
         "the time in which a CPU launches kernels": has_launches and profile.host is None,
     }
     missing = " and ".join(figure for figure, is_missing in figures.items() if is_missing)
-    then = "so those measured on an H200 are used"
+    then = "so what was measured on an H200 is used"
     return f"{missing}: not known for {profile.name}, {then}" if missing else ""
 
 

@@ -12,14 +12,14 @@ from msgspec import structs
 from graphflops.analysis import analyze
 from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
-from graphflops.budget.amounts import amount
+from graphflops.budget.amounts import asked
 from graphflops.derived.resize import values_at
 from graphflops.devices import Device, complete, device as device_named, published
 from graphflops.dims.solving import first_from
-from graphflops.errors import GraphflopsError, OptionError
+from graphflops.errors import FileError, GraphflopsError, OptionError
 from graphflops.fitting.cells import LENGTHS, Cell, KvCache, cell_of, is_open_for, kv_cache, most_requests
 from graphflops.fitting.varied_size import SPARE, VariedSize, room
-from graphflops.loading import Model, opened
+from graphflops.loading import Model, opened, phases
 from graphflops.memory.allocator import ExpandableAllocator
 from graphflops.memory.ledger import at_sizes, on_device
 from graphflops.open_sizes import of_report
@@ -63,6 +63,8 @@ class Fits(Rendered, Record, frozen=True):
     cache: KvCache | None = None  # of a decoder, with its requests
     requests: tuple[tuple[int, int], ...] = ()  # by length of the cache the most that fit on the first device
     cell: Cell | None = None  # of a decoder, a step at the largest size
+    # Of a file with both phases of a decoder, by name: this is then the one that needs more, with the step's requests.
+    phases: Mapping[str, Fits] = {}
 
     @property
     def fits(self) -> bool:
@@ -94,11 +96,20 @@ def fits(
 
     device: its name, or the path of a profile. memory: bytes, or text such as `24GB`, of the device, or of any.
     all_devices: on each device that is known. vary: a size (`ids[0]`) whose largest value that fits is looked for.
-    training, options: as for `analyze`. Raises OptionError where no device is named, ModelError for a size without a value.
+    training, options: as for `analyze`. A file with both phases of a decoder fits if both do, at the sizes of the export.
+    Raises OptionError where no device is named, ModelError for a size without a value.
     """
     devices = _devices(device, memory, all_devices)
     step = training_of(training) if training else None
-    program = opened(model, **{name: options.pop(name) for name in _READING if name in options})
+    reading = {name: options.pop(name) for name in _READING if name in options}
+    try:
+        program = opened(model, **reading)
+    except FileError:
+        # Sizes, names and steps of training are those of one program.
+        if step or vary or any({**options, **reading, "execution": None}.values()):
+            raise
+        run = partial(fits, device=device, memory=memory, all_devices=all_devices, **options)
+        return _worse(dict(zip(("decode", "prefill"), map(run, phases(model)), strict=True)))
     saved = program if isinstance(program, Report) else None
 
     report_of = partial(analyze, program, device=device or _REFERENCE, times=False, **options)
@@ -113,6 +124,15 @@ def fits(
     verdicts = tuple([verdict(size, one) for one in devices])
     found = Fits(report, size.at(None, devices[0]), verdicts, vary or "")
     return _detailed(found, size, devices, None if saved else report_of, step, options.get("dims") or {})
+
+
+def _worse(found: Mapping[str, Fits]) -> Fits:
+    """The phase that needs more, with what each device has for both."""
+    pairs = zip(*(one.verdicts for one in found.values()), strict=True)
+    verdicts = tuple([min(pair, key=lambda one: (one.fits, one.margin)) for pair in pairs])
+    more = min(found.values(), key=lambda one: (one.verdicts[0].fits, one.verdicts[0].margin))
+    step = found["decode"]
+    return replace(more, verdicts=verdicts, cache=step.cache, requests=step.requests, phases=found)
 
 
 def _detailed(
@@ -155,10 +175,7 @@ def _devices(name: str | None, memory: str | int | None, is_all: bool) -> list[D
     profile = complete(device_named(name or _REFERENCE))
     if memory is None:
         return [profile]
-    try:
-        size = memory if isinstance(memory, int) else amount(memory, "B")
-    except ValueError as error:
-        raise OptionError(f"--memory: {error}") from None
+    size = memory if isinstance(memory, int) else asked("--memory", memory, "B")
     called = profile.name if name else "a device"
     return [structs.replace(profile, name=called, memory_bytes=size)]
 

@@ -6,6 +6,7 @@ checkpointed graph that an export holds as one operator, whose calls then replac
 again, up to the last call that saves a value for its gradient; these values then stay until they are read.
 """
 
+import ast
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
@@ -280,9 +281,16 @@ def with_checkpoints(graph: Graph, patterns: Sequence[str]) -> Graph:
     modules = set[str]().union(*hits)
     marks = dict(graph.recomputed)
     number = max(marks.values(), default=-1)
+    found = {node.name: _checkpoint_of(node, modules) for node in graph.nodes if node.name not in marks}
+    parts = grouped((key[:2], key[2]) for key in found.values() if key is not None)
+    # A lambda that calls several modules is one checkpoint; any other line may run again for each module of a loop.
+    whole = {
+        place for place, called in parts.items() if len({*called} - {place[1]}) <= _calls_of_lambda(place[0])
+    }
     before: object = None
     for node in graph.nodes:
-        key = marks.get(node.name) if node.name in graph.recomputed else _checkpoint_of(node, modules)
+        own = found.get(node.name)
+        key = marks.get(node.name) if own is None else own[:2] if own[:2] in whole else own
         if key is not None and node.name not in marks:
             number += key != before
             marks[node.name] = number
@@ -290,12 +298,12 @@ def with_checkpoints(graph: Graph, patterns: Sequence[str]) -> Graph:
     return replace(graph, recomputed=marks) if marks else graph
 
 
-def _checkpoint_of(node: Node, modules: set[str]) -> tuple[str, str] | None:
-    """Identifies a call's checkpoint: the outermost module that the user names, or the line of code with its module."""
+def _checkpoint_of(node: Node, modules: set[str]) -> tuple[str, str, str] | None:
+    """A call's checkpoint: its line, the module of the line, the module that it calls; the last alone if a user names it."""
     if modules:
         inside = next((path for path in (*modules_around(node.module), node.module) if path in modules), None)
         if inside is not None:
-            return ("", inside)
+            return ("", "", inside)
     if "checkpoint" not in node.python_stack:
         return None
     depth = 0
@@ -303,8 +311,20 @@ def _checkpoint_of(node: Node, modules: set[str]) -> tuple[str, str] | None:
         depth += function == "forward"
         if _CALLS_CHECKPOINT.search(line):
             stack = [entry.split(",")[1] for entry in node.module_stack.split(";") if entry.count(",") > 1]
-            return (line, stack[depth] if depth < len(stack) else node.module)
+            of, called = (
+                stack[place] if 0 <= place < len(stack) else node.module for place in (depth - 1, depth)
+            )
+            return (line, of, called)
     return None
+
+
+def _calls_of_lambda(line: str) -> int:
+    """How many calls the lambda in a line of code has; 0 if there is none."""
+    try:
+        lambdas = [node.body for node in ast.walk(ast.parse(line.strip())) if isinstance(node, ast.Lambda)]
+    except SyntaxError:  # the first of several lines
+        return 0
+    return sum(isinstance(node, ast.Call) for body in lambdas for node in ast.walk(body))
 
 
 def _inlined(node: Node, types: dict[str, Any]) -> list[Node] | None:

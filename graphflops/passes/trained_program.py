@@ -25,7 +25,6 @@ from graphflops.training import Precision, Training, matched, some
 
 _SCALE = 2.0
 _LORA = (".lora_A.weight", ".lora_B.weight")
-_LABELS = "labels"  # the input that the loss compares the first result with
 
 
 def trained_program(graph: Graph, training: Training) -> Graph:
@@ -38,6 +37,8 @@ def trained_program(graph: Graph, training: Training) -> Graph:
     adding = next((option for option, is_given in options.items() if is_given), None)
     if adding and graph.declared is not None:
         raise ModelError(f"{adding} takes a program of torch.export, whose calls are those of PyTorch")
+    if any(output.role == "gradient" for output in graph.outputs):
+        raise ModelError("the program holds its gradients already: give the one exported without them")
     if training.lora_rank:
         graph = with_adapters(graph, training.lora_rank, training.lora_modules)
     graph = with_checkpoints(_with_gradients(with_returned(graph), training), training.recompute)
@@ -185,23 +186,34 @@ def with_cross_entropy(graph: Graph) -> Graph:
     found = [(name, x) for name, x in typed if x is not None and x.dtype.kind == "float" and x.rank > 1]
     if not found:
         problem = "no result of the program is a floating tensor with classes along an axis"
-        raise ModelError(f"--loss cross-entropy: {problem}")
+        raise ModelError(f"--loss cross-entropy: {problem}; --loss sum takes the results as they are")
     logits, value = found[0]
+    taken = {*graph.types, *[entry.name for entry in graph.inputs], *[node.name for node in graph.nodes]}
+    names = ("labels", "loss", "logits_float32", "logits_flat", "labels_flat")
+    labels, loss, single, rows_of, classes = (_unused(name, taken) for name in names)
     axis = 1 if value.rank > 3 else value.rank - 1
     rows = (*value.shape[:axis], *value.shape[axis + 1 :])
-    types = {**graph.types, _LABELS: TensorType(rows, INT64)}
-    flat, targets, nodes, like = Ref(logits), Ref(_LABELS), [], Node("", "")
+    types = {**graph.types, labels: TensorType(rows, INT64)}
+    flat, targets, nodes, like = Ref(logits), Ref(labels), [], Node("", "")
     if value.dtype is not FLOAT32:
-        nodes.append(added_calls.converted(like, "logits_float32", flat, dtype=FLOAT32))
-        flat = Ref("logits_float32")
+        nodes.append(added_calls.converted(like, single, flat, dtype=FLOAT32))
+        flat = Ref(single)
     if value.rank == 3:
-        nodes.append(added_calls.viewed(like, "logits_flat", flat, (-1, value.shape[axis])))
-        nodes.append(added_calls.viewed(like, "labels_flat", targets, (-1,)))
-        flat, targets = Ref("logits_flat"), Ref("labels_flat")
-    nodes.append(added_calls.cross_entropy(like, "loss", flat, targets))
-    inputs, outputs = Input(_LABELS, "user"), Output(Ref("loss"), "loss")
+        nodes.append(added_calls.viewed(like, rows_of, flat, (-1, value.shape[axis])))
+        nodes.append(added_calls.viewed(like, classes, targets, (-1,)))
+        flat, targets = Ref(rows_of), Ref(classes)
+    nodes.append(added_calls.cross_entropy(like, loss, flat, targets))
+    inputs, outputs = Input(labels, "user"), Output(Ref(loss), "loss")
     ends = {"inputs": (*graph.inputs, inputs), "outputs": (*graph.outputs, outputs)}
     return replace(graph, nodes=(*graph.nodes, *nodes), types=types, **ends)
+
+
+def _unused(wished: str, taken: set[str]) -> str:
+    """The name, with a number if a value has it already; taken: those that have, to which it is added."""
+    names = (f"{wished}_{number}" if number else wished for number in count())
+    name = next(name for name in names if name not in taken)
+    taken.add(name)
+    return name
 
 
 _FLOATING = (FLOAT16, BFLOAT16, FLOAT32, FLOAT64)
@@ -266,13 +278,6 @@ class _Conversion(Record, frozen=True):
                         marks[call.name] = marks[node.name]
         return replace(graph, nodes=tuple(nodes), types=types, recomputed=marks)
 
-    def unused(self, wished: str) -> str:
-        """The name, with a number if a value has it already."""
-        names = (f"{wished}_{number}" if number else wished for number in count())
-        name = next(name for name in names if name not in self.taken)
-        self.taken.add(name)
-        return name
-
     def parts(self, node: Node, types: Mapping[str, Any]) -> list[Node]:
         """The two calls of a cross-entropy with classes; autocast converts what is between them (LossNLL.cpp of ATen)."""
         given = node.arguments() if node.operator.name == "cross_entropy_loss" else {}
@@ -281,7 +286,7 @@ class _Conversion(Record, frozen=True):
         is_smooth = bool(given.get("label_smoothing")) or any(node.args[5:])
         if x is None or not is_plain or is_smooth or node.operator.dialect != "aten":
             return [node]
-        name = self.unused(f"{node.name}_log_softmax")
+        name = _unused(f"{node.name}_log_softmax", self.taken)
         logarithms = added_calls.log_softmax(node, name, given["x"], min(x.rank - 1, 1), x.dtype)
         others = {key: value for key, value in node.kwargs if key in ("reduction", "ignore_index")}
         operands = Ref(name), given["labels"], given.get("weight"), *node.args[3:5]
@@ -311,7 +316,7 @@ class _Conversion(Record, frozen=True):
             is_cached = wanted is lower and value.dtype is FLOAT32 and argument.name in self.leaves
             if is_cached and argument.name in self.cached:
                 return Ref(self.cached[argument.name])
-            name = self.unused(f"{argument.name}_{wanted.name}")
+            name = _unused(f"{argument.name}_{wanted.name}", self.taken)
             if is_cached:
                 self.cached[argument.name] = name
             calls.append(added_calls.converted(node, name, argument, dtype=wanted))

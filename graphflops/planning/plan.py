@@ -10,13 +10,13 @@ from graphflops.analysis import analyze
 from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
 from graphflops.base.units import percent
-from graphflops.budget.amounts import amount
+from graphflops.budget.amounts import asked
 from graphflops.derived.items import token_ids
 from graphflops.devices import complete, device as device_named
 from graphflops.dims.solving import symbol_of
 from graphflops.errors import ModelError, OptionError, shown
 from graphflops.fitting.varied_size import SPARE, room
-from graphflops.graph import Graph
+from graphflops.graph import Graph, tensor_type
 from graphflops.links import network_of
 from graphflops.links.pipeline import Schedule
 from graphflops.loading import Model, program_of
@@ -96,24 +96,26 @@ def plan(
     dims: Mapping[str, int] | None = None,
     execution: Execution | None = None,
     precision: str | None = "bf16",
-    loss: str = "cross-entropy",
+    loss: str | None = None,
     recompute: Sequence[str] = ("none", "cut", "full"),
     sharding: Sequence[Sharding] = SHARDINGS,
     mesh: Mapping[str, int] | None = None,
 ) -> Plan:
     """The layouts over `devices` devices of a training step of an unsharded program.
 
-    batch_tokens: tokens of a step, as a number or text (`4M`); by default one sample per device. dims: sizes by axis
-    (`ids[1]`). network: links of a node, such as `8x400Gbit`. precision: of products and activations; weights and their
-    accumulated gradients are float32. recompute, sharding: the ways that are tried. mesh: sizes of axes (`dp`, `tp`, `pp`,
+    batch_tokens: tokens of a step, as a number or text (`4M`); by default one sample per device, or the program's fixed
+    batch. dims: sizes by axis (`ids[1]`). network: links of a node, such as `8x400Gbit`. precision: of products and
+    activations; weights and their accumulated gradients are float32. loss: by default the first result if that is one
+    number, else a cross-entropy of it. recompute, sharding: the ways that are tried. mesh: sizes of axes (`dp`, `tp`, `pp`,
     `ep`, `cp`); only meshes with these sizes are tried.
 
     Raises ModelError if devices, batch or mesh do not divide, or if the model is a saved report or a recorded step.
     """
     _require_possible(devices, mesh or {})
     profile, graph = complete(device_named(device)), program_of(model, model_name)
+    graph, loss = _with_loss(graph) if loss is None else (graph, loss)
     found = _Program.of(graph, dims)
-    samples = _samples(batch_tokens, found.length, devices)
+    samples = _samples(batch_tokens, found, devices)
     machine = Machine(profile, network_of(profile, network))
     options = {"execution": execution, "precision": precision, "loss": loss, "device": device}
     search = _Search(found, machine, devices, samples, options, recompute, sharding, mesh or {})
@@ -121,15 +123,25 @@ def plan(
     peak = profile.matrix.get("bfloat16") or max(profile.matrix.values())
     sizes = (found.folded.layers, samples, found.length, found.report.parameters)
     where = (graph.origin.path, devices, profile.name, str(machine.network))
-    results = (search.room, tuple(steps), tuple(refused), tuple(found.notes()))
+    results = (search.room, tuple(steps), tuple(refused), tuple(found.notes(precision)))
     return Plan(*where, *sizes, found.flops * samples, peak, *results)
 
 
 def _require_possible(devices: int, mesh: Mapping[str, int]) -> None:
     if not 1 <= devices <= _MOST_DEVICES:
-        raise ModelError(f"--devices {devices:,}: give 1 to {_MOST_DEVICES:,}")
+        raise OptionError(f"--devices {devices:,}: give 1 to {_MOST_DEVICES:,}")
     if unknown := [axis for axis in mesh if axis not in _AXES]:
         raise OptionError(f"--mesh {shown(unknown[0])}: the axes are {', '.join(_AXES)}")
+
+
+def _with_loss(graph: Graph) -> tuple[Graph, str]:
+    """The program, and the loss of its step: its own, then marked as such, or a cross-entropy."""
+    results = [output for output in graph.outputs if output.role == "user"]
+    first = tensor_type(results[0].value, graph.types) if results else None
+    if first is None or first.numel != 1 or first.dtype.kind != "float":
+        return graph, "cross-entropy"
+    loss = replace(results[0], role="loss")
+    return replace(graph, outputs=tuple([loss if one is results[0] else one for one in graph.outputs])), "sum"
 
 
 class _Program(Record, frozen=True):
@@ -169,35 +181,38 @@ class _Program(Record, frozen=True):
         whole = mixed(less.graph, tokens) if tokens else "their number is no open axis of the program"
         return _Program(report, less, batch, fixed, length, 3 * forward / fixed, tokens, whole, others)
 
+    @property
+    def micros(self) -> Sequence[int]:
+        """Sizes of a micro-batch: those that are tried, or the one that the program fixes."""
+        return _MICRO if self.batch else (self.fixed,)
+
     def sizes(self, micro: int, context: int) -> dict[str, int]:
         """The sizes of a micro-batch on a device; `context` devices share each sequence."""
         batch = {self.batch: micro} if self.batch else {}
         return {**self.dims, **batch, **({self.tokens: self.length // context} if self.tokens else {})}
 
-    def notes(self) -> Iterator[str]:
-        """What the plan assumes, or does not know."""
+    def notes(self, precision: str | None) -> Iterator[str]:
+        """What the plan assumes, or does not know. precision: of products."""
         unknown = self.report.coverage.unknown_ops
         if unknown:
             yield f"the cost of these is unknown, so times are lower bounds: {', '.join(unknown)}"
-        if self.whole:
+        if self.whole and self.length > 1:
             yield f"tokens of a sequence are not split over devices (cp): {self.whole}"
         if not self.folded.layers:
             yield "no repeated layers: no pipeline, and nothing is computed again"
         yield "times are those of kernels that run alone: long runs take longer, docs/plan.md says how much"
-        yield "AdamW; weights, sums of gradients and its state are float32, products bfloat16"
+        products = {"bf16": "bfloat16", "fp32": "float32"}.get(precision or "", "as in the program")
+        yield f"AdamW; weights, sums of gradients and its state are float32, products {products}"
 
 
-def _samples(given: str | int | None, length: int, devices: int) -> int:
+def _samples(given: str | int | None, program: _Program, devices: int) -> int:
     """Samples of a step for the tokens given: a multiple of the devices, or below their number a power of two."""
     if given is None:
-        return devices
-    try:
-        tokens = int(amount(given, ""))
-    except ValueError as error:
-        raise OptionError(f"--batch-tokens: {error}") from None
-    samples = round(tokens / length)
+        return devices * program.micros[0]
+    samples = round(asked("--batch-tokens", given, "") / program.length)
     if samples < 1:
-        raise ModelError(f"--batch-tokens {shown(str(given))}: less than one sample of {length:,} tokens")
+        least = f"one sample of {program.length:,} tokens"
+        raise ModelError(f"--batch-tokens {shown(str(given))}: less than {least}")
     return 1 << samples.bit_length() - 1 if samples < devices else round(samples / devices) * devices
 
 
@@ -244,7 +259,9 @@ class _Search:
             elif least is not None:
                 refused.append(Refused(mesh, "does not fit", least, self.hosted(mesh, least)))
             else:
-                refused.append(Refused(mesh, f"{self.samples:,} samples do not divide"))
+                what = f"a copy gets {self.samples // mesh.data:,} samples"
+                reason = f"{what}: no multiple of the program's fixed batch of {self.program.micros[0]:,}"
+                refused.append(Refused(mesh, reason))
         if not steps and not any(one.step for one in refused):
             raise ModelError(f"no layout on {self.devices:,} devices: {refused[0].reason}")
         return sorted(steps, key=lambda step: step.seconds), refused
@@ -281,7 +298,7 @@ class _Search:
     def meshes(self) -> Iterator[Layout]:
         """All sizes of axes whose product is the number of devices."""
         most = self.machine.network.node.devices
-        experts = self.prices(1, self.micros()[0]).experts
+        experts = self.prices(1, self.program.micros[0]).experts
         for tensor in divisors(self.devices):
             if tensor > most:
                 break
@@ -308,24 +325,21 @@ class _Search:
         if self.samples % mesh.data:
             return f"{self.samples:,} samples do not divide by {mesh.data:,}"
         if mesh.tensor > 1:
-            found = self.prices(mesh.tensor, self.micros()[0])
+            found = self.prices(mesh.tensor, self.program.micros[0])
             if not found.splits:
                 return "no product can be split"
             for name, why in found.refused.items():
                 if INDIVISIBLE in why:
                     return f"{name}: {why} by {mesh.tensor}"
         try:  # the analysis may refuse so few tokens
-            self.prices(mesh.tensor, self.micros()[0], mesh.context)
+            self.prices(mesh.tensor, self.program.micros[0], mesh.context)
         except ModelError as error:
             return str(error)
         return ""
 
-    def micros(self, mesh: Layout | None = None) -> Sequence[int]:
-        """Sizes of a micro-batch, on a mesh if given. Devices that share a sequence run one: for more, fewer are faster."""
-        found = _MICRO if self.program.batch else (self.program.fixed,)
-        if mesh is None:
-            return found
-        each = self.samples // mesh.data
+    def micros(self, mesh: Layout) -> Sequence[int]:
+        """Sizes of a micro-batch on a mesh. Devices that share a sequence run one: for more, fewer are faster."""
+        each, found = self.samples // mesh.data, self.program.micros
         return [micro for micro in found[: 1 if mesh.context > 1 else None] if each % micro == 0]
 
     def prices(self, tensor: int, micro: int, context: int = 1) -> Prices:

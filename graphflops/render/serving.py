@@ -43,6 +43,9 @@ def _fits_data(found: Fits) -> dict[str, Any]:
         "execution": entry.execution,
         "varied": found.varied or None,
         "devices": [_device(verdict) for verdict in found.verdicts],
+        "phases": {
+            name: [_device(verdict) for verdict in one.verdicts] for name, one in found.phases.items()
+        },
         "memory": parts,
         "cache": None if found.cache is None else _cache(found.cache) | {"requests": fitting},
         "at_largest": None if found.cell is None else known_of(found.cell),
@@ -88,16 +91,18 @@ def _as_far(found: Fits) -> str:
 
 
 def _notes(found: Fits) -> Iterator[str]:
-    yield described(found.report)
+    for name, one in found.phases.items():
+        need = f"needs {memory(one.verdicts[0].needed)} on {safe(one.verdicts[0].device, 60)}"
+        yield f"{name} at {', '.join(_sizes(one))} {need}" + ", as below" * (one.report is found.report)
+    yield f"execution: {described(found.report)}"
     if found.doubt:
         yield safe(found.doubt, 1000)
     unknown = found.report.coverage.unknown_ops
     if unknown:
         yield f"the memory that these need beside their operands is unknown: {safe(', '.join(unknown), 200)}"
     yield from (safe(one.message, 400) for one in found.report.diagnostics if one.code in ("GF123", "GF124"))
-    sizes = [f"{safe(name, 40)} = {value:,}" for name, value in together(found.report.sizes).items()]
-    if sizes:
-        yield f"at {', '.join(sizes[:8])}"
+    if (sizes := _sizes(found)) and not found.phases:
+        yield f"at {', '.join(sizes)}"
     if found.cache is not None:
         each = f"{memory(found.cache.token_bytes)} for each token of a request"
         if found.cache.request_bytes:
@@ -107,6 +112,12 @@ def _notes(found: Fits) -> Iterator[str]:
         known = ((quantity, quantity.of(found.cell)) for quantity in QUANTITIES if quantity.is_step)
         said = [f"{quantity.head} {quantity.said(value)}" for quantity, value in known if value is not None]
         yield f"at {safe(found.varied, 60)} = {found.at_size:,}: {', '.join(said)}"
+
+
+def _sizes(found: Fits) -> list[str]:
+    """The first sizes of the program, with their values."""
+    sizes = together(found.report.sizes).items()
+    return [f"{safe(name, 40)} = {value:,}" for name, value in sizes][:8]
 
 
 def fits_tables(found: Fits) -> Iterator[TextTable]:
@@ -129,7 +140,8 @@ def fits_tables(found: Fits) -> Iterator[TextTable]:
         cache = found.cache
         assert cache is not None
         fitting = [Entry([f"{n:,}", memory(cache.bytes_at(n)), f"{most:,}"]) for n, most in found.requests]
-        yield TextTable(("length of the cache", "bytes of one", "requests that fit"), fitting)
+        title = f"on {safe(found.verdicts[0].device, 60)}" if len(found.verdicts) > 1 else ""
+        yield TextTable(("length of the cache", "bytes of one", "requests that fit"), fitting, title=title)
     if found.remedies:
         less = [Entry([one.change, one.option, memory(one.needed), _YES[one.fits]]) for one in found.remedies]
         yield TextTable(("what would take less", "how", "needed", "fits"), less, names=2)
@@ -305,15 +317,25 @@ def replication_document(found: Replication) -> Document:
     """One row for each number of copies and context; what it assumes."""
     grid, title = layouts(found.ways, exact=False).table(), f"{summary.title(found.report)}: copies"
     what = "N x tp=M: N copies, each on M devices that share its layers; requests and tokens/s are those of all copies"
-    notes, exact = [what, *(safe(note, 400) for note in found.notes)], lambda: layouts(found.ways, exact=True)
-    return Document([grid], notes, replication_headline(found), exact, title=title)
+    notes, exact = [what, *(safe(note, 400) for note in found.notes)], layouts(found.ways, exact=True)
+    data: dict[str, Any] = {"schema": 1, "model": safe(found.report.origin.path, 10_000)}
+    data |= {"device": found.report.memory_use[-1].device, "devices": found.devices}
+    data |= {
+        "layouts": [dict(zip(exact.heads, row, strict=True)) for row in exact.rows],
+        "notes": [*found.notes],
+    }
+    return Document([grid], notes, replication_headline(found), lambda: exact, lambda: data, title=title)
 
 
 def replication_headline(found: Replication) -> str:
     """The first line: what serves the most tokens a second, by context."""
     best = {one.context: one for one in reversed(found.ways)}
-    each = ((f"{length:,} tokens", one) for length, one in sorted(best.items()) if one.cell)
-    said = ", ".join(f"at {at} {one} makes {rate(one.tokens_per_second)} tokens/s" for at, one in each)
+    parts = []
+    for length, one in sorted(best.items()):
+        price = f" (price of 1 M: {one.cell.price:,.4g})" if one.cell and one.cell.price else ""
+        each = f"at {length:,} tokens {one} makes {rate(one.tokens_per_second)} tokens/s{price}"
+        parts += [each] if one.cell else []
+    said = ", ".join(parts)
     where = f"{found.devices:,} x {safe(found.report.memory_use[-1].device, 60)}"
     return f"{summary.title(found.report)} on {where}: {said or 'no layout serves'}"
 

@@ -60,10 +60,10 @@ def facts(found: Statement) -> Iterator[tuple[str, str]]:
         "CO2 equivalent in kg": found.co2_kg,
     }
     yield from ((name, f"{span(part)} ({part.basis})") for name, part in known.items() if part)
-    if found.mfu is not None:
+    if found.mfu is not None and found.hfu is not None:
         least = "at least " * found.at_least
-        yield "MFU", f"{least}{found.mfu:.1%}, model FLOPs over the published peak"
-        yield "HFU", f"{least}{found.hfu:.1%}, executed FLOPs over the same"
+        yield "MFU", f"{least}{100 * found.mfu:.1f} %, model FLOPs over the published peak"
+        yield "HFU", f"{least}{100 * found.hfu:.1f} %, executed FLOPs over the same"
 
 
 def unit(found: Statement) -> str:

@@ -99,7 +99,7 @@ def _line(report: Report, symbols: Sequence[str]) -> tuple[str, str]:
         "user": "given",
         "hint": "from the export",
         "assumption": f"set it with {option}",
-        None: f"open: {option}" if info.where else f"depends on data: {option}",
+        None: f"open: {option}" if info.where else f"depends on data{_maker(report, symbols[0])}: {option}",
     }[info.given_by]
     where = places(symbols[0], report) if len(symbols) == 1 else [count_of(len(symbols), "size")]
     if is_computed(stated[0].size) and info.value is not None:
@@ -110,6 +110,13 @@ def _line(report: Report, symbols: Sequence[str]) -> tuple[str, str]:
     limits = f"{span(*range_of(info, size)) or 'any'}{steps}" if steps else span(*range_of(info, size))
     told = ", ".join(filter(None, (listed(where), given)))
     return f"{name} = {said}", f"{told} ({limits})" if limits else told
+
+
+def _maker(report: Report, symbol: str) -> str:
+    """The call that makes a size from data: ` of aten.nonzero.default (model.py:3)`."""
+    sizes = ((row, size) for row in report.rows for out in row.outputs for size in out.type.shape)
+    found = (row for row, size in sizes if isinstance(size, Expr) and symbol in size.symbols)
+    return next((f" of {safe(row.op, 40)} ({safe(row.source, 60) or '?'})" for row in found), "")
 
 
 def range_of(info: SymbolInfo, size: Dim) -> tuple[int | None, int | None]:

@@ -66,12 +66,12 @@ def rates(report: Report, whole: PhaseTime) -> Iterator[tuple[str, str]]:
 
 
 def profile(report: Report) -> str:
-    """How well the device's profile predicts kernels that it was not made from."""
+    """How well the measured points of the device's profile predict kernels that are not among them."""
     if not report.profile_errors:
         return "no kernel of this device was measured"
     known = report.profile_errors.items()
     errors = ", ".join(f"{safe(name, 40)} {100 * error:.0f} %" for name, error in known)
-    return f"median error on measured kernels that were held out: {errors}"
+    return f"median error on points held out, of kernels that measured points correct: {errors}"
 
 
 def limits(time: PhaseTime) -> str:
@@ -176,13 +176,16 @@ def summary(profile: Device) -> str:
     """Ceilings of the device, and points and held-out error of each family."""
     lines = [host_summary(profile), f"  memory     {number(int(profile.bandwidth))}B/s"]
     lines += [f"  {dtype:<10} {number(int(peak))}FLOP/s" for dtype, peak in profile.matrix.items()]
-    lines += ["  family         element type   points  error of kernels held out (median, 90th percentile)"]
+    lines += [
+        "  kernels that measured points correct, by the error of points held out; constants predict all others"
+    ]
+    lines += ["  family         element type   points  median    90th percentile"]
     families = grouped(((one.family, one.dtype), (len(one.points), one.error)) for one in profile.calibration)
     for (family, dtype), found in families.items():
         points = sum(count for count, _ in found)
         known = [(count, error) for count, error in found if error is not None]
         weight = sum(count for count, _ in known) or 1
         median, ninth = (sum(count * error[place] for count, error in known) / weight for place in (0, 2))
-        shown = f"{median:6.1%} {ninth:6.1%}" if known else "     -"
+        shown = f"{100 * median:5.1f} %   {100 * ninth:5.1f} %" if known else "     -"
         lines.append(f"  {family:<14} {dtype:<14} {points:>6}  {shown}")
     return "\n".join(lines)

@@ -216,8 +216,8 @@ class Report(Rendered, Record, frozen=True):
     device: str = ""  # that times are predicted for; "" without one
     kernels_of: str = ""  # PyTorch release whose kernels memory and times are of; "" where none is predicted
     step_time: PhaseTime | None = None  # of the whole training step
-    # By family of kernels, the median relative error of the device's profile on measured kernels that were held out, of the
-    # worst variant; empty where no kernel of the device was measured.
+    # By family of kernels, the median relative error of points held out, of the worst variant that measured points of the
+    # profile correct (constants predict the others); empty where no kernel of the device was measured.
     profile_errors: Mapping[str, float] = field(default_factory=dict)
     price_per_hour: float | None = None  # of one device, as the user says
     # How the devices of a program's collectives are joined, in words; "" where it has none, or no times.

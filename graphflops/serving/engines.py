@@ -23,11 +23,10 @@ from graphflops.derived.items import token_ids
 from graphflops.derived.resize import refuse_guarded
 from graphflops.dims import Dim, evaluate
 from graphflops.dims.solving import affine, symbol_of
-from graphflops.errors import FileError, ModelError, OptionError, require_choice, shown
+from graphflops.errors import ModelError, OptionError, require_choice, shown
 from graphflops.fitting.cells import KvCache
 from graphflops.graph import Graph, Node, Ref, tensor_type
 from graphflops.links import Kind, Network, seconds
-from graphflops.loading import Model, program_of
 from graphflops.planning.split import split
 from graphflops.report import Execution, Report
 from graphflops.report.timeline import PhaseTime
@@ -337,22 +336,6 @@ class Prefill(Record, frozen=True):
             each = self.steps.at(sizes).seconds / (several if self.batch else 1)
         whole = requests * each
         return whole * (1 + 1 / passes) / 2, whole * (1 - 1 / passes) / 2
-
-
-def programs(model: Model, prefill: Model | None, name: str | None) -> tuple[Graph, Graph | None]:
-    """The program of a step, and of its prefill if that is known.
-
-    name: the step's name in an archive; without it, an archive with `decode` and `prefill` gives both. Raises ModelError
-    for a saved report, whose times are no formulas, and for a recorded step.
-    """
-    first = None if prefill is None else program_of(prefill, None)
-    if name is None and not isinstance(model, Graph):
-        try:
-            step = program_of(model, "decode")
-            return step, first or (program_of(model, "prefill") if step.origin.format == "pt2" else None)
-        except FileError:  # an archive without these names, or a file that is refused below
-            pass
-    return program_of(model, name), first
 
 
 def changed(time: PhaseTime, by: float) -> PhaseTime:

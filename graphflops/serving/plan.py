@@ -9,18 +9,18 @@ import msgspec
 
 from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
-from graphflops.budget.amounts import amount
+from graphflops.budget.amounts import asked
 from graphflops.devices import Device, complete, device as device_named
 from graphflops.dims.solving import first_from
 from graphflops.errors import DimError, ModelError, OptionError, shown
 from graphflops.fitting.cells import Cell, KvCache, Limits, is_open_for, kv_cache, most_requests
 from graphflops.fitting.varied_size import SPARE, room
 from graphflops.links import network_of
-from graphflops.loading import Model
+from graphflops.loading import Model, phases
 from graphflops.memory.ledger import on_device
 from graphflops.planning.plan import divisors
 from graphflops.report import Execution, Report
-from graphflops.serving.engines import Engine, Prefill, Setting, Steps, changed, engine_named, programs
+from graphflops.serving.engines import Engine, Prefill, Setting, Steps, changed, engine_named
 from graphflops.tensor import dtype_named
 
 BATCHES = (1, 4, 16, 64, 256)
@@ -121,7 +121,7 @@ def prepared(
         raise OptionError("--together is of engines that prefill first, as sglang, and needs --output-tokens")
     engine_options = (chosen, devices, joined, _bits(kv_dtype), shared_prefix, together)
     setting = Setting(device, execution or "graph", *engine_options)
-    step, prompt = programs(model, prefill, options.pop("model_name", None))
+    step, prompt = phases(model, prefill, options.pop("model_name", None))
     steps = Steps.of(step, setting, options)
     cache = _cache(steps.report, max(context) + (output_tokens or 0))
     before = Prefill.of(steps, cache, prompt, setting)
@@ -286,10 +286,7 @@ def _seconds(given: str | float | None, option: str) -> float | None:
     """A limit in seconds, from text such as `30ms`."""
     if given is None:
         return None
-    try:
-        found = amount(given, "ns") * _NANO
-    except ValueError as error:
-        raise OptionError(f"{option}: {error}") from None
+    found = asked(option, given, "ns") * _NANO
     if found <= 0:
         raise OptionError(f"{option}: {shown(str(given))} is no time to wait: write 30ms")
     return found

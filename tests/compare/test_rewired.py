@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from graphflops import analyze, compare
+from graphflops.base.record import replace
 from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.report import Report
 from tests.support import t
@@ -83,3 +84,12 @@ def test_equal_calls_of_equal_operands_are_one_value():
         return Graph(nodes, dict.fromkeys("xabn", t(8, 8)), (Input("x", "user"),), (Output(Ref("n")),))
 
     assert wiring(twice("a"), twice("b")) == ""
+
+
+def test_a_program_that_returns_more_is_not_the_same() -> None:
+    one = residual()
+    two = replace(one, outputs=(*one.outputs, Output(Ref("add0"))))
+    found = compare(one, two)
+    assert not found.same
+    assert [remark.message for remark in found.remarks] == ["the program returns 2 results, 1 before"]
+    assert compare(two, two).same

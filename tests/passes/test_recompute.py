@@ -90,6 +90,32 @@ def test_each_module_is_a_checkpoint_of_its_own():
     assert len({*whole.recomputed.values()}) == 1
 
 
+class Pairs(Net):
+    """A checkpoint of two modules and what is between them, then one of two alone."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second, third, fourth = self.blocks
+        x = checkpoint(lambda y: second(first(y).relu()), x, use_reentrant=False)
+        return checkpoint(lambda y: fourth(third(y)), x, use_reentrant=False)
+
+
+class Each(Net):
+    """A checkpoint for each module."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = checkpoint(lambda y, of=block: of(y), x, use_reentrant=False)
+        return x
+
+
+@pytest.mark.parametrize(("net", "count"), [(Pairs, 2), (Each, BLOCKS)])
+def test_a_lambda_of_several_modules_is_one_checkpoint(net, count):
+    program = torch.export.export(net(Block), (torch.randn(B, D),))
+    graph = with_checkpoints(from_exported_program(program), ())
+    assert len(graph.recomputed) == len(graph.nodes)
+    assert len({*graph.recomputed.values()}) == count
+
+
 def test_the_outermost_of_nested_modules_counts():
     graph = with_checkpoints(from_exported_program(exported(Normed)), ("blocks.*", "up"))
     assert len({*graph.recomputed.values()}) == BLOCKS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -190,6 +192,26 @@ def test_the_loss_has_a_float32_copy_of_the_logits():
         "aten.cross_entropy_loss.default",
         [(B, C), (B,)],
     )
+
+
+def test_a_program_with_its_own_backward_is_not_trained_again():
+    with pytest.raises(ModelError, match="holds its gradients already"):
+        analyze(Path(__file__).parents[2] / "samples" / "training_step.pt2", training=True)
+
+
+def test_a_loss_is_added_to_a_program_that_has_its_names():
+    class Named(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(D, C)
+
+        def forward(self, labels: torch.Tensor, loss: torch.Tensor, plain: torch.Tensor) -> torch.Tensor:
+            return self.layer(labels + loss + plain)
+
+    program = torch.export.export(Named(), tuple(torch.randn(B, D) for _ in range(3)))
+    report = analyze(program, training=Training(loss="cross-entropy"))
+    assert len(report.inputs) == 4
+    assert report.rows[-1].op == "aten.cross_entropy_loss.default"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from graphflops import analyze, plan
@@ -360,6 +361,42 @@ def test_a_wrong_request_is_one_line(arguments: tuple[Any, ...], said: str) -> N
 def test_a_program_without_layers_has_no_pipeline() -> None:
     found = plan(SAMPLES / "convnet.pt2", devices=2, device="h100", loss="sum")
     assert {one.reason for one in found.refused if one.layout.pipeline == 2} == {"no repeated layers"}
+
+
+def test_a_program_that_returns_its_loss_is_trained_by_it() -> None:
+    """Results after it have no gradient, and no cross-entropy is added."""
+
+    class Classes(torch.nn.Module):
+        def __init__(self, results: int) -> None:
+            super().__init__()
+            self.layer, self.results = torch.nn.Linear(WIDTH, WORDS), results
+
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:
+            scores = self.layer(x)
+            return (torch.nn.functional.cross_entropy(scores, labels), scores)[: self.results]
+
+    given = torch.randn(LENGTH, WIDTH), torch.zeros(LENGTH).long()
+    one, two = (torch.export.export(Classes(results), given) for results in (1, 2))
+    first = plan(one, devices=1, device="h100").steps[0]
+    assert first == plan(one, devices=1, device="h100", loss="sum").steps[0]
+    assert first.compute == plan(two, devices=1, device="h100").steps[0].compute
+    assert first.compute < plan(two, devices=1, device="h100", loss="sum").steps[0].compute
+
+
+def test_a_fixed_batch_is_the_micro_batch_of_each_device() -> None:
+    program = torch.export.export(torch.nn.Linear(WIDTH, WORDS), (torch.randn(6, WIDTH),))
+    found = plan(program, devices=2, device="h100")
+    assert (found.samples, [one.reason for one in found.refused]) == (12, ["no repeated layers"])
+    less = plan(program, devices=2, device="h100", batch_tokens=6).refused
+    assert "a copy gets 3 samples: no multiple of the program's fixed batch of 6" in [
+        one.reason for one in less
+    ]
+
+
+@pytest.mark.parametrize(("precision", "said"), [("bf16", "bfloat16"), ("fp32", "float32"), (None, "as in")])
+def test_the_precision_of_products_is_said(precision: str | None, said: str) -> None:
+    found = plan(SAMPLES / "convnet.pt2", devices=1, device="h100", loss="sum", precision=precision)
+    assert f"products {said}" in found.notes[-1]
 
 
 def test_a_saved_report_is_refused(tmp_path: Path) -> None:

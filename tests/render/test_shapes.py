@@ -83,5 +83,5 @@ def test_it_goes_with_the_module_tree_alone() -> None:
     result = CliRunner().invoke(main, ["analyze", os.fspath(SAMPLES / "convnet.pt2"), "-v", "--by", "op"])
     assert (result.exit_code, result.output.splitlines()[-1]) == (
         2,
-        "Error: --verbose is for the module tree: leave it out or say --by module",
+        "graphflops: error: --verbose is for the module tree: leave it out or say --by module",
     )

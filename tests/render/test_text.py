@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import given, strategies as st
 
+from graphflops import analyze
 from graphflops.base.units import memory, number, rate, spans
 from graphflops.dims import floor_div, symbol
 from graphflops.errors import elided
+from graphflops.render import render
 from graphflops.render.text import (
     Numbers,
     formula,
@@ -197,3 +200,16 @@ def test_a_number_that_differs_is_kept_whole() -> None:
     numbers = (1, 10, 11, 21)
     short = told_apart([f"encoder.blocks.{number}.projection" for number in numbers], 14)
     assert all(f"{number}." in text for number, text in zip(numbers, short.values(), strict=True))
+
+
+def test_a_size_that_depends_on_data_is_named_with_the_call_that_makes_it() -> None:
+    class Chosen(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[x > 0] * 2
+
+    program = torch.export.export(
+        Chosen(), (torch.randn(8),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},)
+    )
+    (line,) = [line for line in render(analyze(program), "table").splitlines() if "u0 = ?" in line]
+    assert "depends on data of aten.index.Tensor (test_text.py:" in line
+    assert ": --dim u0=N" in line

@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner
 
-from graphflops import serve
+from graphflops import fits, serve
 from graphflops.cli import main
 from graphflops.errors import OptionError
 from graphflops.serving.plan import replicas
@@ -55,6 +56,26 @@ def test_what_does_not_serve_says_why(programs: tuple[Path, Path]) -> None:
         replicas(programs[0], devices=0, device="h100")
 
 
+def test_a_file_with_both_phases_fits_if_both_do(programs: tuple[Path, Path], tmp_path: Path) -> None:
+    from torch.export.pt2_archive._package import package_pt2
+
+    phases = dict(zip(("decode", "prefill"), map(torch.export.load, programs), strict=True))
+    file = tmp_path / "both phases.pt2"
+    package_pt2(file, exported_programs=phases)
+    found, step, prompt = (fits(path, device="l4") for path in (file, *programs))
+    assert [one.verdicts for one in found.phases.values()] == [step.verdicts, prompt.verdicts]
+    assert found.verdicts[0].needed == max(step.verdicts[0].needed, prompt.verdicts[0].needed)
+    assert found.requests == step.requests != ()
+    told = CliRunner().invoke(main, ["fits", str(file), "--device", "l4"])
+    assert (told.exit_code, told.output.count("  decode at "), told.output.count("  prefill at ")) == (
+        0,
+        1,
+        1,
+    )
+    refused = CliRunner().invoke(main, ["fits", str(file), "--device", "l4", "--training"])
+    assert (refused.exit_code, "choose one, as in --model decode" in refused.output) == (1, True)
+
+
 def test_from_the_command_line(programs: tuple[Path, Path]) -> None:
     given = ["plan", str(programs[0]), "--devices", "2", "--device", "h100"]
     chosen = [*given, "--serve", "--context", str(CONTEXT), "--prefill", str(programs[1]), "--ttft", "1s"]
@@ -64,10 +85,14 @@ def test_from_the_command_line(programs: tuple[Path, Path]) -> None:
     shown = CliRunner().invoke(main, [*chosen, "--price-per-hour", "2"]).stdout
     assert shown.startswith(f"{programs[0].name} on 2 x NVIDIA H100 SXM: at 1,000 tokens 2 x tp=1 makes ")
     assert "price of 1 M tokens" in shown
+    assert "tokens/s (price of 1 M: " in shown.splitlines()[0]
     assert "prices are in the currency of --price-per-hour" in shown
     page = CliRunner().invoke(main, [*chosen, "--format", "html"]).stdout
     assert f"<h1>{programs[0].name}: copies</h1>" in page
-    assert json.loads(done.stdout)
+    found = json.loads(done.stdout)
+    assert [found[name] for name in ("schema", "device", "devices")] == [1, "NVIDIA H100 SXM", 2]
+    assert {(one["replicas"], one["devices"]) for one in found["layouts"]} == {(2, 1), (1, 2)}
+    assert found["notes"]
     refused = CliRunner().invoke(main, [*given, "--tpot", "1ms"])
     assert (refused.exit_code, "--tpot is of requests" in refused.output) == (2, True)
     refused = CliRunner().invoke(main, [*given, "--serve", "--loss", "sum"])
