@@ -71,7 +71,7 @@ def profile(report: Report) -> str:
         return "no kernel of this device was measured"
     known = report.profile_errors.items()
     errors = ", ".join(f"{safe(name, 40)} {100 * error:.0f} %" for name, error in known)
-    return f"median error on points held out, of kernels that measured points correct: {errors}"
+    return f"median error of kernels that measured points correct, on points held out: {errors}"
 
 
 def limits(time: PhaseTime) -> str:
