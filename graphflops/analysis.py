@@ -78,8 +78,7 @@ class Priced(Record, frozen=True):
     execution: Execution
 
     def report(self) -> Report:
-        asked = replace(self.asked, execution=self.execution, times=False)
-        return _report(self.program, self.again, asked)
+        return _report(self.program, self.again, replace(self.asked, execution=self.execution, times=False))
 
     def times(self, *, replayed: bool = False) -> Callable[[Mapping[str, int]], PhaseTime]:
         """Its times by the values of its symbols. replayed: whether a CUDA graph holds the kernels of any execution."""
@@ -189,10 +188,8 @@ def _step_report(program: PricedProgram, step: Step, profile: Device | None, ask
             text = "the strides of a view are not those that its operator gives"
             program.notes.say("GF127", call.node.name, text)
         away = step.hosted()
-        buffers = [
-            0 if call.node.is_in(away) else forward_bytes(call, layouts) for call in program.main.calls
-        ]
-        held = step_memory(program, step, buffers)
+        sizes = [0 if call.node.is_in(away) else forward_bytes(call, layouts) for call in program.main.calls]
+        held = step_memory(program, step, sizes)
         time = _time(program, profile, "eager", runs, asked)
         kernels = runs.platform.torch if asked.times else ""
     return report(program, held, "eager", ledger(program, held, "eager", profile), kernels, time)

@@ -104,8 +104,7 @@ def _measured(config: pytest.Config, model: Any, limits: Mapping[str, Any]) -> t
     is_read = isinstance(model, str) and not limits
     budget = reader.read(file) if is_read else reader.given(limits, str(config.rootpath))
     kept = budget.baseline_path
-    before = baseline.read(kept) if kept and budget.relative else {}
-    jobs = list(jobs_of(budget, model, before))
+    jobs = list(jobs_of(budget, model, baseline.read(kept) if kept and budget.relative else {}))
     if not jobs:
         raise FileError(f"{file}: no limit is for {model}")
     measured = [measures_at(model, job.sizes) for job in jobs]

@@ -65,8 +65,7 @@ class _Program(Record, frozen=True):
                 k, n = flops // (2 * elements), shape[-1]
                 # Where both factors have a batch, one product is as high as the result; else all rows are one product.
                 ranks = [named.type.rank for named in row.inputs[-2:]]
-                is_batched = len(ranks) > 1 and min(ranks) > 2 and len(shape) > 1
-                m = shape[-2] if is_batched else elements // n
+                m = shape[-2] if len(ranks) > 1 and min(ranks) > 2 and len(shape) > 1 else elements // n
                 yield row, Product(m, n, k, elements // (m * n)), row.time.seconds
 
     def saved(self, row: Row, dtype: str, now: Product, then: Product) -> float:

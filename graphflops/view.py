@@ -124,8 +124,7 @@ class View(Struct, eq=False, dict=True):
     @cached_property
     def calls(self) -> list[Call]:
         """Every call, in program order, those of nested graphs after the call that runs them."""
-        rows = {row.node: row for row in self.rows}
-        found = _calls(self.graph, "", rows)
+        found = _calls(self.graph, "", {row.node: row for row in self.rows})
         return [Call(node, uses, place, row) for place, (node, uses, row) in enumerate(found)]
 
     @cached_property

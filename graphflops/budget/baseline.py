@@ -94,8 +94,7 @@ def measured(measures: Measures, budgets: Iterable[Budget]) -> Before:
             lines[line.name] = {"calls": line.group.calls, **costs}
     for path, count in measures.parameters_in().items():
         lines[path or TOP] = {"parameters": count}
-    known = filter(measures.has, UNITS)
-    totals = {quantity: measures.figure(measures.total(quantity)) for quantity in known}
+    totals = {quantity: measures.figure(measures.total(quantity)) for quantity in filter(measures.has, UNITS)}
     return Before(measures.sizes, totals, modules, lines)
 
 
@@ -118,9 +117,7 @@ def from_json(data: bytes, path: str) -> Baseline:
     """Reads what `to_json` wrote; FileError names the place where it is not a baseline."""
     try:
         models = msgspec.json.decode(data, type=_Wire).models
-        return {
-            name: {sizes: _in_nanoseconds(one) for sizes, one in own.items()} for name, own in models.items()
-        }
+        return {name: {at: _in_nanoseconds(one) for at, one in own.items()} for name, own in models.items()}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
         what = f"no baseline of schema {SCHEMA}: {error}: make it again with graphflops check --update"
         raise FileError(f"{shown(path)}: {shown(what, 500)}") from None

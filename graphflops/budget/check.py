@@ -101,8 +101,7 @@ class _Check:
 
     def findings(self) -> Iterator[Finding]:
         if problem := contradicted(self.measures.report):
-            first = contradictions(self.measures.report)[0]
-            yield finding("GF313", problem, node=first.node)
+            yield finding("GF313", problem, node=contradictions(self.measures.report)[0].node)
         if self.budget.relative:
             # Findings if nothing was measured before, or at other sizes; relative limits are then skipped.
             now = self.measures.sizes

@@ -134,8 +134,7 @@ class BudgetFile(Record, frozen=True):
 
     def name_of(self, path: str) -> str:
         """A model's path as patterns and baselines have it: relative to the budget's folder, with `/`."""
-        relative = os.path.relpath(os.path.abspath(path), os.path.abspath(self.folder))
-        return relative.replace(os.sep, "/")
+        return os.path.relpath(os.path.abspath(path), os.path.abspath(self.folder)).replace(os.sep, "/")
 
 
 # The limits of one module, and of a whole model: amounts by the name of the quantity.

@@ -119,10 +119,9 @@ class Measures:
                 key = (starred(row.module), row.op)
                 counts.setdefault(key, Counter())[kind] += 1
                 sources.setdefault(key, Counter())[row.source] += 1
-        self._lines[path] = [
-            Line(*key, self.ledger.group(found), sources[key]) for key, found in counts.items()
-        ]
-        return self._lines[path]
+        lines = [Line(*key, self.ledger.group(found), sources[key]) for key, found in counts.items()]
+        self._lines[path] = lines
+        return lines
 
     def parameters_in(self, path: str = "") -> dict[str, int]:
         """Parameters that the modules in one module hold themselves, by path without numbers."""

@@ -108,8 +108,7 @@ def check(
     several = isinstance(models, (list, tuple))
     listed: list[Model] = [*models] if several else [models]  # type: ignore[list-item, misc]
     listed = listed or [*chosen.files()]
-    then = before_of(chosen, listed, baseline)
-    return checked(chosen, listed, then, assume=assume, processes=processes)
+    return checked(chosen, listed, before_of(chosen, listed, baseline), assume=assume, processes=processes)
 
 
 def before_of(budget: BudgetFile, models: Sequence[Model], given: str | None) -> Baseline | str | None:

@@ -73,8 +73,7 @@ def analyze(
 
         files.end([problem.message for problem in impossible(report)], 1)
         if strict:
-            doubt = contradicted(report)
-            files.end([doubt, unknown(report) if report.coverage.unknown else ""], 3, "strict")
+            files.end([contradicted(report), unknown(report) if report.coverage.unknown else ""], 3, "strict")
 
 
 def _one(
@@ -141,8 +140,7 @@ def _overview(models: tuple[str, ...], output: files.Output, strict: bool, given
     files.end([f"{failed:,} of {len(models):,} models failed"] if failed else [], 1)
     unknown = sum(line.cost.unknown for line in found.lines if line.cost is not None)
     if strict:
-        lacking = f"the cost of {unknown:,} calls is unknown" if unknown else ""
-        files.end([*doubtful, lacking], 3, "strict")
+        files.end([*doubtful, f"the cost of {unknown:,} calls is unknown" if unknown else ""], 3, "strict")
 
 
 _ASKED = (

@@ -180,8 +180,7 @@ def _fix(
         except GraphflopsError as error:
             said = str(error)
             errors.append(said if said.startswith(shown(model)) else f"{shown(model)}: {said}")
-    remaining = audit_findings([each.after.of_model() for each in done])
-    return remaining, errors, any(each.fixed for each in done)
+    return audit_findings([each.after.of_model() for each in done]), errors, any(each.fixed for each in done)
 
 
 def _one(model: str, codes: Collection[str], sizes: Any, output: str | None, given: dict[str, bool]) -> Fixed:

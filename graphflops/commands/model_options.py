@@ -34,8 +34,7 @@ choices = options.gathered(
 
 
 def _recording(given: dict[str, Any]) -> dict[str, Any] | None:
-    names = ("mesh", "rank", "open_axes")
-    chosen, is_step = {name: given.pop(name) for name in names}, given.pop("step")
+    chosen, is_step = {name: given.pop(name) for name in ("mesh", "rank", "open_axes")}, given.pop("step")
     if not is_step and any(chosen.values()):
         raise click.UsageError("--mesh, --rank and --open-axis are of a recorded step: give --step too")
     return {**chosen, "mesh": mesh_axes(chosen["mesh"])} if is_step else None
@@ -96,8 +95,7 @@ def decoder(text: str) -> tuple[str | Graph, Graph | None]:
 def _graphs(name: Name, text: str, *, training: bool = False) -> dict[str, Graph]:
     from graphflops.capturing.run import captured
 
-    programs = captured(name, training=training).items()
-    graphs = {phase: program.graph() for phase, program in programs}
+    graphs = {phase: program.graph() for phase, program in captured(name, training=training).items()}
     return {p: replace(graph, origin=replace(graph.origin, path=text)) for p, graph in graphs.items()}
 
 

@@ -24,8 +24,7 @@ class LimitedCommand(click.Command):
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
-        late = "Stop with an error after this time. Default: an hour."
-        seconds("--time-limit", late, 3600.0)(self)
+        seconds("--time-limit", "Stop with an error after this time. Default: an hour.", 3600.0)(self)
         large = "Stop with an error if the process takes more address space than this, such as 2GiB."
         click.option("--memory-limit", type=BYTES, help=large)(self)
 

@@ -125,8 +125,7 @@ def _scanned(
         summary = run(todo, output, workers=workers, scheduler=where, cache=cache, progress=progress)
     states = ", ".join(f"{count:,} {status}" for status, count in sorted(summary.by_status.items()))
     skipped = f"{summary.skipped:,} were there already" if summary.skipped else ""
-    click.echo(
-        f"{shown(called)}: {summary.done:,} rows ({'; '.join(filter(None, (states, skipped)))})", err=True
-    )
+    told = "; ".join(filter(None, (states, skipped)))
+    click.echo(f"{shown(called)}: {summary.done:,} rows ({told})", err=True)
     if summary.interrupted:
         raise Exit(130)

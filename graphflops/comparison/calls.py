@@ -99,8 +99,7 @@ def different(old: Sequence[NumberedRow], new: Sequence[NumberedRow]) -> list[Ro
     equal = matching_blocks([kind for _, kind in old], [kind for _, kind in new])
     for a, b, size in [*equal, (len(old), len(new), 0)]:
         mine = [row for row, kind in old[i:a] if _spend(gone, kind)]
-        other = [row for row, kind in new[j:b] if _spend(come, kind)]
-        pairs += _matched(mine, other)
+        pairs += _matched(mine, [row for row, kind in new[j:b] if _spend(come, kind)])
         i, j = a + size, b + size
     return pairs
 

@@ -185,8 +185,7 @@ def _folds(members: Sequence[ModuleChange]) -> list[Fold]:
         return [Fold(after, before, tuple(members), *sums)]
     columns = [*zip(*(_parts(module.path) for module in members), strict=True)]
     column = next(column for column in columns if len({*column}) > 1)
-    parts = grouped(zip(column, members, strict=True)).values()
-    return [fold for part in parts for fold in _folds(part)]
+    return [fold for part in grouped(zip(column, members, strict=True)).values() for fold in _folds(part)]
 
 
 def _joined(paths: Sequence[str | None]) -> tuple[str | None, bool]:

@@ -116,8 +116,7 @@ def _exported(report: Report, renamed: Renamed, module: ComparedModule) -> Hasha
     rows = [report.rows[index] for index, _ in module.calls]
     worked = [row for row in rows if row.cost.matrix_flops != 0]
     flops = total(renamed(row.cost.matrix_flops) for row in worked)
-    dtypes = frozenset(row.matrix_dtype for row in worked)
-    return flops, dtypes, sum(row.state == "unknown" for row in rows)
+    return flops, frozenset(row.matrix_dtype for row in worked), sum(row.state == "unknown" for row in rows)
 
 
 def _handed_over(modules: Sequence[ModuleChange]) -> Iterator[ModuleChange]:

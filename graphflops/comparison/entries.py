@@ -117,8 +117,7 @@ def _counts(trees: Trees, module: ComparedModule | None, *, whole: bool) -> bool
     calls, held = _own(module, whole=whole)
     if held or not trees.export:
         return bool(held or calls)
-    work = trees.kinds.figures(calls, (), None)["matrix_flops"]
-    return work.differs or trees.kinds.unknown(calls) > 0
+    return trees.kinds.figures(calls, (), None)["matrix_flops"].differs or trees.kinds.unknown(calls) > 0
 
 
 def _own(module: ComparedModule | None, *, whole: bool) -> tuple[Counts, int]:

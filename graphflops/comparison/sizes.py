@@ -257,11 +257,9 @@ def _classes(axes: tuple[_Axes, _Axes]) -> list[_Class]:
     classes = []
     for members in {id(members): members for members in group.values()}.values():
         own, others = ([name for side, name in members if side == which] for which in (0, 1))
-        first = [
-            scales.get((side, name), _Scale())
-            for side, (name, *_) in enumerate((own or [""], others or [""]))
-        ]
-        classes.append(_Class((own, others), (first[0], first[1])))
+        first, second = (0, own[0] if own else ""), (1, others[0] if others else "")
+        both = (scales.get(first, _Scale()), scales.get(second, _Scale()))
+        classes.append(_Class((own, others), both))
     return classes
 
 

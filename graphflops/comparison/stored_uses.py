@@ -173,8 +173,7 @@ class Matcher:
 
     def _is_alike(self, ours: ConstantUse, theirs: ConstantUse, form: Form = _axes) -> bool:
         """True if two constants have shapes of one form."""
-        sides = ((ours, self.old), (theirs, self.new))
-        before, after = ({*map(form, _shapes(*side))} for side in sides)
+        before, after = ({*map(form, _shapes(*side))} for side in ((ours, self.old), (theirs, self.new)))
         return not before.isdisjoint(after)
 
     def _is_stored_alike(self, ours: ConstantUse, theirs: ConstantUse) -> bool:

@@ -276,8 +276,7 @@ def most_requests(report: Report, entry: PhaseMemory, cache: KvCache, length: in
     most = report.symbols[cache.batch].maximum or _MOST_REQUESTS
 
     def is_within(requests: int) -> bool:
-        values = {**report.values, **cache.sizes_at(requests, length)}
-        needed = evaluate(entry.requested_peak, values)
+        needed = evaluate(entry.requested_peak, {**report.values, **cache.sizes_at(requests, length)})
         return needed is not None and needed <= limit
 
     return first_from(1, most + 1, lambda requests: not is_within(requests)) - 1

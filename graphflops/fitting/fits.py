@@ -176,8 +176,7 @@ def _devices(name: str | None, memory: str | int | None, is_all: bool) -> list[D
     if memory is None:
         return [profile]
     size = memory if isinstance(memory, int) else asked("--memory", memory, "B")
-    called = profile.name if name else "a device"
-    return [structs.replace(profile, name=called, memory_bytes=size)]
+    return [structs.replace(profile, name=profile.name if name else "a device", memory_bytes=size)]
 
 
 def verdict(size: VariedSize, device: Device) -> Verdict:
@@ -192,8 +191,7 @@ def verdict(size: VariedSize, device: Device) -> Verdict:
         low, high = high, 2 * high
     ends = low + 1, min(high, most + 1)
     count = first_from(*ends, lambda count: not size.is_within(size.sizes[count - 1], device)) - 1
-    largest = size.sizes[count - 1] if count else 0
-    return replace(found, largest=largest, is_bounded=count == most)
+    return replace(found, largest=size.sizes[count - 1] if count else 0, is_bounded=count == most)
 
 
 _ADAM = ("adam", "adamw")

@@ -57,8 +57,7 @@ class VariedSize(Record, frozen=True):
     def start(self, device: Device) -> int:
         """The number of sizes with which the search begins, if memory grows at most as the square of a size."""
         entry = on_device(self.report.memory_use[-1], device)
-        sizes = known_sizes(entry, self.report.values)
-        pairs = zip(entry.timeline.held, sizes, strict=True)
+        pairs = zip(entry.timeline.held, known_sizes(entry, self.report.values), strict=True)
         lasting = sum(size for held, size in pairs if held.kind in LASTING)
         requested = evaluate(entry.requested_peak, self.report.values) or 0
         times = (room(device) - lasting) / max((1 + SPARE) * (requested - lasting), 1)
@@ -183,8 +182,7 @@ def below_limit(
 def repeated_peak(entry: PhaseMemory, values: Mapping[str, int], margin: int) -> int:
     """The peak of the allocator's reserved bytes for a phase that runs again and again without a limit."""
     allocator = Allocator()
-    sizes = known_sizes(entry, values)
-    repeat(entry.timeline, _larger(entry.timeline, sizes, margin), allocator)
+    repeat(entry.timeline, _larger(entry.timeline, known_sizes(entry, values), margin), allocator)
     return allocator.peak_reserved
 
 

@@ -109,8 +109,7 @@ class Reading:
         node = self.split.graph.makers.get(name) or self.nodes.get(name)
         if not self.sequence or node is None or any(out in self.split.parts for out in node.outputs):
             return 1.0
-        is_along = node.operator.kind in _BY_TOKEN or node.name in self.sums
-        return 1 / self.split.devices if is_along else 1.0
+        return 1 / self.split.devices if node.operator.kind in _BY_TOKEN or node.name in self.sums else 1.0
 
     def scale(self, name: str) -> float:
         """The factor from a call's cost to one device's: its share, or for a ring the number of blocks of keys."""
@@ -179,8 +178,7 @@ class Reading:
 
     def bytes(self, held: Held) -> int:
         """Bytes of an entry of the timeline on one device."""
-        size = self.report.value(held.bytes) or 0
-        return int(size * self.share(held.name))
+        return int((self.report.value(held.bytes) or 0) * self.share(held.name))
 
     def _memory(self) -> tuple[dict[int, int], dict[int, int]]:
         """By part: bytes saved when the backward begins, and peak live bytes without what earlier parts saved."""

@@ -191,10 +191,8 @@ def folded(report: Report, kept: int = TURNS) -> Folded:
     outputs = tuple([output.renamed(instead) for output in graph.outputs])
     less = replace(graph, nodes=tuple(kept_nodes), outputs=outputs)
     tied = {entry.alias_of for entry in graph.inputs if entry.name in less.used} - {""}
-    wanted = (
-        one for one in graph.inputs if one.name in less.used or one.target in tied or one.role == "user"
-    )
-    less = replace(less, inputs=tuple(wanted), eager=_eager(graph.eager, less.makers))
+    taken = (one for one in graph.inputs if one.name in less.used or one.target in tied or one.role == "user")
+    less = replace(less, inputs=tuple(taken), eager=_eager(graph.eager, less.makers))
     return Folded(less, number, turn, kept)
 
 
@@ -235,5 +233,4 @@ def _eager(run: EagerRun | None, made: Container[str]) -> EagerRun | None:
         places.append(left)
     values = tuple([value for value in run.values if value in made])
     until = [last for value, last in zip(run.values, run.until, strict=True) if value in made]
-    moved = tuple([places[last] if last >= 0 else -1 for last in until])
-    return replace(run, values=values, until=moved)
+    return replace(run, values=values, until=tuple([places[last] if last >= 0 else -1 for last in until]))

@@ -103,8 +103,7 @@ class _Rank:
             pair += [] if ring is None else [(ring, exchange_ends(ring.seconds, work.seconds))]
             start = begin + kernels_end(done, beside)
             for one, ends in pair:
-                end = begin + kernels_end(done + ends, beside)
-                self.events.append(Event(one, turn, start, end, chain))
+                self.events.append(Event(one, turn, start, begin + kernels_end(done + ends, beside), chain))
             chain = tuple(range(len(self.events) - len(pair), len(self.events)))
             done += max(ends for _, ends in pair)
         for one in block.sharded:

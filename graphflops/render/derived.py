@@ -90,8 +90,7 @@ def _time(time: PhaseTime | None, *, exact: bool) -> list[str | float]:
         return ["?"] * len(_TIMES[exact])
     if exact:
         return [time.seconds, time.low, time.high]
-    least = ">= " if time.is_lower_bound else ""
-    return [least + seconds(time.seconds), interval(time.low, time.high)]
+    return [(">= " if time.is_lower_bound else "") + seconds(time.seconds), interval(time.low, time.high)]
 
 
 _CONVENTIONS = {

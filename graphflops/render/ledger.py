@@ -60,8 +60,7 @@ class Ledger:
             if kind is None:
                 is_backward = row.phase == "backward"
                 costs = (nothing, row.cost) if is_backward else (row.cost, row.backward or nothing)
-                made = RowKind(row.state, *costs)
-                kind = by_object[seen] = by_value.setdefault(made, len(by_value))
+                kind = by_object[seen] = by_value.setdefault(RowKind(row.state, *costs), len(by_value))
             self.of.append(kind)
         self.kinds = [*by_value]
         self.phases = report.backward is not None or any(row.phase == "backward" for row in report.rows)

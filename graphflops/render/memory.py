@@ -188,9 +188,7 @@ def mesh_facts(report: Report, numbers: Numbers) -> Iterator[tuple[str, str]]:
 
 def exchanges(report: Report, numbers: Numbers) -> TextTable:
     """A line for each kind of collective by axis, phase and module without numbers; times if known."""
-    alike = grouped(
-        ((each.axis, each.op, unnumbered(each.module), each.phase), each) for each in report.exchanges
-    )
+    alike = grouped(((one.axis, one.op, unnumbered(one.module), one.phase), one) for one in report.exchanges)
     entries = []
     for group in alike.values():
         modules = numbered([exchange.module for exchange in group])

@@ -99,8 +99,7 @@ def tables(found: Plan) -> Iterator[TextTable]:
 def _times(found: Plan, step: Step) -> list[str]:
     whole, layout = step.seconds, step.layout
     micro = f"{layout.micro:,}" + (f", {layout.virtual} stages each" if layout.virtual > 1 else "")
-    parts = found.mfu(step) * whole, step.exposed, step.bubble
-    shares = [f"{percent(part, whole)} %" for part in parts]
+    shares = [f"{percent(part, whole)} %" for part in (found.mfu(step) * whole, step.exposed, step.bubble)]
     longest = step.bound.replace("compute", "kernels")
     micro += ", zero bubble" * (layout.schedule == "zero-bubble")
     return [

@@ -23,7 +23,7 @@ _YES = ("no", "yes")
 def fits_document(found: Fits) -> Document:
     """The verdict, what the memory holds, and what would make it fit."""
     style = "bold" if found.fits else "red"
-    exact, data = lambda: Listing.of([_device(one) for one in found.verdicts]), lambda: _fits_data(found)
+    exact, data = lambda: Listing.of([*map(_device, found.verdicts)]), lambda: _fits_data(found)
     return Document(fits_tables(found), _notes(found), verdict(found), exact, data, style)
 
 
@@ -42,10 +42,8 @@ def _fits_data(found: Fits) -> dict[str, Any]:
         "phase": entry.phase,
         "execution": entry.execution,
         "varied": found.varied or None,
-        "devices": [_device(verdict) for verdict in found.verdicts],
-        "phases": {
-            name: [_device(verdict) for verdict in one.verdicts] for name, one in found.phases.items()
-        },
+        "devices": [*map(_device, found.verdicts)],
+        "phases": {name: [*map(_device, one.verdicts)] for name, one in found.phases.items()},
         "memory": parts,
         "cache": None if found.cache is None else _cache(found.cache) | {"requests": fitting},
         "at_largest": None if found.cell is None else known_of(found.cell),
@@ -116,8 +114,7 @@ def _notes(found: Fits) -> Iterator[str]:
 
 def _sizes(found: Fits) -> list[str]:
     """The first sizes of the program, with their values."""
-    sizes = together(found.report.sizes).items()
-    return [f"{safe(name, 40)} = {value:,}" for name, value in sizes][:8]
+    return [f"{safe(name, 40)} = {value:,}" for name, value in together(found.report.sizes).items()][:8]
 
 
 def fits_tables(found: Fits) -> Iterator[TextTable]:
@@ -320,10 +317,8 @@ def replication_document(found: Replication) -> Document:
     notes, exact = [what, *(safe(note, 400) for note in found.notes)], layouts(found.ways, exact=True)
     data: dict[str, Any] = {"schema": 1, "model": safe(found.report.origin.path, 10_000)}
     data |= {"device": found.report.memory_use[-1].device, "devices": found.devices}
-    data |= {
-        "layouts": [dict(zip(exact.heads, row, strict=True)) for row in exact.rows],
-        "notes": [*found.notes],
-    }
+    rows = [dict(zip(exact.heads, row, strict=True)) for row in exact.rows]
+    data |= {"layouts": rows, "notes": [*found.notes]}
     return Document([grid], notes, replication_headline(found), lambda: exact, lambda: data, title=title)
 
 
@@ -356,11 +351,8 @@ def layouts(found: Sequence[Replicas], *, exact: bool) -> Listing:
     for one in found:
         said: dict[str, str] = {}
         if one.cell is not None and one.cell.step is not None:
-            said = {
-                **_words(one.cell),
-                "requests": f"{one.requests:,}",
-                "tokens/s": rate(one.tokens_per_second),
-            }
+            said = _words(one.cell)
+            said |= {"requests": f"{one.requests:,}", "tokens/s": rate(one.tokens_per_second)}
         cells = (said.get(head, "") for head in heads)
         lines.append([str(one), f"{one.context:,}", *cells, safe(one.said, 120)])
     return Listing(["layout", "context", *heads, ""], lines, figures=True)

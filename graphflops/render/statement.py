@@ -32,10 +32,8 @@ def document(found: Statement) -> documents.Document:
         {"stage": one.name, "tokens": one.tokens, "length": one.length, **asdict(one.flops)}
         for one in found.stages
     ]
-    parts = (tables(found), figures, headline(found))
-    return documents.Document(
-        *parts, lambda: Listing.of(stages), lambda: found, title=title, lists=lists(found)
-    )
+    parts = (tables(found), figures, headline(found), lambda: Listing.of(stages), lambda: found)
+    return documents.Document(*parts, title=title, lists=lists(found))
 
 
 def markdown(found: Statement) -> str:
@@ -83,8 +81,7 @@ def tables(found: Statement) -> Iterator[TextTable]:
     for one in found.stages:
         name = safe(one.name, 60) + " (not counted)" * (not one.counted)
         length = "" if one.length is None else f"{one.length:,}"
-        cells = [name, parameters(one.tokens), length, *_figures(one.flops, one.at_least)]
-        entries.append(Entry(cells))
+        entries.append(Entry([name, parameters(one.tokens), length, *_figures(one.flops, one.at_least)]))
         each = _figures(one.flops, one.at_least, one.tokens)
         entries.append(Entry([f"per {unit(found)}", "", "", *each], 1))
     entries.append(Entry(["counted", "", "", *_figures(found.flops, found.at_least)]))

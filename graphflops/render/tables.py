@@ -153,8 +153,7 @@ def _attention(use: AttentionUse, group: Sequence[AttentionUse], numbers: Number
 
 def _kernel(use: AttentionUse) -> str:
     """The kernel, and why not the first that PyTorch tries; for the unfused one, why not the last."""
-    refused = use.kernel_reason.split("; ")
-    why = refused[-1 if use.kernel == "math" else 0].partition(": ")[2]
+    why = use.kernel_reason.split("; ")[-1 if use.kernel == "math" else 0].partition(": ")[2]
     return f"{use.kernel} ({why})" if why else use.kernel
 
 
@@ -224,7 +223,6 @@ def layer_shapes(report: Report) -> dict[str, LayerShapes]:
 def _text(report: Report, tensor: TensorType | None) -> str:
     if tensor is None:
         return ""
-    values = (evaluate(size, report.values) for size in tensor.shape)
-    known = zip(values, tensor.shape, strict=True)
+    known = zip((evaluate(size, report.values) for size in tensor.shape), tensor.shape, strict=True)
     sizes = (named(str(size), report.names) if value is None else str(value) for value, size in known)
     return f"[{', '.join(sizes)}]"

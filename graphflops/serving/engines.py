@@ -74,8 +74,7 @@ class Engine(msgspec.Struct, frozen=True):
 @cache
 def engines() -> dict[str, Engine]:
     """All engines by name."""
-    text = Path(__file__).with_name("engines.json").read_bytes()
-    found = msgspec.json.decode(text, type=dict[str, Engine])
+    found = msgspec.json.decode(Path(__file__).with_name("engines.json").read_bytes(), type=dict[str, Engine])
     return {name: replace(one, name=name) for name, one in found.items()}
 
 
@@ -103,8 +102,7 @@ def as_engines_run(program: Graph) -> Graph:
                 kept[node.outputs[0] or ""], added[node.outputs[0] or ""] = cache, new
                 continue
         renamed = node.renamed(kept)
-        is_attention = node.operator.kind == "attention"
-        nodes.append(_grouped(renamed, program, kept) if is_attention else renamed)
+        nodes.append(_grouped(renamed, program, kept) if node.operator.kind == "attention" else renamed)
     outputs = tuple([output.renamed(added) for output in program.outputs])
     needed, left = {name for output in outputs for _, name in output.uses()}, []
     for node in reversed(nodes):

@@ -170,9 +170,8 @@ class Served(Record, frozen=True):
         known = (own, self.most(context), self.setting.devices, self.price_per_hour)
         if batch > known[1]:
             return Cell(batch, context, None, first, 0, *known)
-        kept = context + (self.output_tokens or 0) // 2
         # The program's caches have other element types: lengths for which they have the bytes of the stored caches.
-        sizes = self.cache.sizes_at(batch, kept)
+        sizes = self.cache.sizes_at(batch, context + (self.output_tokens or 0) // 2)
         grown = {name: -(-sizes[name] * self.stored.bits // self.cache.bits) for name in self.cache.lengths}
         step = changed(self.steps.at({**sizes, **grown}), (self.engine.request_seconds or 0) * batch)
         if not self.output_tokens or first is None or self.prefill is None:

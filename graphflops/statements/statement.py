@@ -364,10 +364,8 @@ def _assumed(
         yield "hours are predicted from the device's profile at the program's sizes, with the work shared evenly"
         yield "neither communication nor failures take time in the predicted hours: real runs take longer"
     elif hours and mfu is None:
-        lacks = (
-            f"no peak of {device.name} is published for these element types" if device else "give --device"
-        )
-        yield f"utilisation is not known: {lacks}"
+        why = f"no peak of {device.name} is published for these element types" if device else "give --device"
+        yield f"utilisation is not known: {why}"
     if energy and energy.basis == "predicted":
         of = node_power()
         yield f"energy is predicted as {of['low']:g} to {of['high']:g} times the devices' power limit ({of['source']})"

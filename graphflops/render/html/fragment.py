@@ -71,8 +71,7 @@ def escaped(text: str) -> str:
 
 
 def _cells(tag: str, attributes: Sequence[str], cells: Sequence[str], level: int = 0) -> str:
-    indents = ["&emsp;" * level, *[""] * (len(cells) - 1)]
-    parts = zip(attributes, indents, map(escaped, cells), strict=True)
+    parts = zip(attributes, ["&emsp;" * level, *[""] * (len(cells) - 1)], map(escaped, cells), strict=True)
     return "".join(f"<{tag}{attribute}>{indent}{text}</{tag}>" for attribute, indent, text in parts)
 
 

@@ -37,8 +37,7 @@ def columns(points: Points, rows: Sequence[Sequence[int]], boxes: int, apart: fl
         for mirrored in (False, True):
             turned = [row[::-1] if mirrored else row for row in rows]
             extent = [pair[::-1] if mirrored else pair for pair in points.extent]
-            near = points.below if up else points.above
-            root = _aligned(turned[::-1] if up else turned, near, wanted)
+            root = _aligned(turned[::-1] if up else turned, points.below if up else points.above, wanted)
             draft = _spread(turned, root, extent, apart)
             drafts.append([-x for x in draft] if mirrored else draft)
     # The drafts are shifted over the narrowest one; a point gets the mean of the middle two of its four places.
@@ -150,8 +149,7 @@ class Layout(NamedTuple):
 
 def layout(boxes: Sequence[Box], edges: Iterable[tuple[int, int]]) -> Layout:
     """Boxes in the order of the program, each below those that it depends on; an edge against the order goes up."""
-    pairs = dict.fromkeys((a, b) for a, b in edges if a != b)
-    down = {(min(pair), max(pair)): pair for pair in pairs}
+    down = {(min(pair), max(pair)): pair for pair in dict.fromkeys((a, b) for a, b in edges if a != b)}
     layer = _layers(len(boxes), down)
     points, paths = _points(boxes, layer, down)
     rows = _ordered(points)

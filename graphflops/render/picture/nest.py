@@ -149,8 +149,7 @@ class _Nest:
         if len(parts) > MOST:
             size = max(MOST, -(-len(parts) // MOST))
             groups = [parts[start : start + size] for start in range(0, len(parts), size)]
-            many = len(groups)
-            parts = [self.joined(part, one, f"part {n} of {many}") for n, one in enumerate(groups, 1)]
+            parts = [self.joined(part, one, f"part {n} of {len(groups)}") for n, one in enumerate(groups, 1)]
         return parts
 
     def label(self, part: Part, times: int) -> str:

@@ -87,8 +87,7 @@ def face(item: Item, by: By, whole: float, leaving: Collection[Mapping[str, Any]
     second = " · ".join(text for text in (what, word, f"stage {stage}" if stage is not None else "") if text)
     exact = facts.get("exact", "exact")
     cost = figure(facts, by) if is_work else ""
-    value = facts.get(by) or 0
-    share = min(value * item.times / whole, 1.0) if whole else 0.0
+    share = min((facts.get(by) or 0) * item.times / whole, 1.0) if whole else 0.0
     if cost and share:
         cost = f"{cost} · {percent(share, 1)} %"
     return Face(
