@@ -79,10 +79,8 @@ class Launcher:
         """The launches of the gradients, last call first, with sums of the gradients of values that several calls use."""
         self.records = True
         loss = loss_kernels(self.program, self.sizes, stores_gradients=False)
-        return [
-            Launches(-1, loss, self.costs["backward.start"]),
-            *self._backward(self.program.main.inlined, 0, 1),
-        ]
+        start = Launches(-1, loss, self.costs["backward.start"])
+        return [start, *self._backward(self.program.main.inlined, 0, 1)]
 
     def _forward(self, graph: PricedGraph, first: int, times: int) -> Iterator[Launches]:
         key = (graph, self.records)
@@ -143,7 +141,10 @@ class Launcher:
                 is_gradient = step is not None and step.phases[call.row] == "backward"
                 is_view = not kernels and call.estimate.alias
                 yield from exchanges.waited(call, is_view=is_view, is_gradient=is_gradient)
-            host = called.host_seconds + (0.0 if step is None else self._dispatched(step, call.row))
+            host = called.host_seconds
+            if step is not None and step.wrapped:
+                dispatched = step.wrapped[call.row] * self.costs["recorded.subclass"]
+                host += dispatched + step.hooked[call.row] * self.costs["recorded.hook"]
             launch = Launches(row, kernels, host, times, called.waits)
             is_beside = site.moved is not None and site.moved.order == "beside"
             if kernels and (is_beside or kernels[-1].family == "collective"):
@@ -252,12 +253,6 @@ class Launcher:
                 of_mean = pointwise(x, [x, replace(x, strides=row_major(x.shape))], *traffic)
                 sums.append(of_mean if call.node.operator.name == "mean" else elementwise(x, *traffic))
         return sums
-
-    def _dispatched(self, step: Step, row: int) -> float:
-        if not step.wrapped:
-            return 0.0
-        dispatched = step.wrapped[row] * self.costs["recorded.subclass"]
-        return dispatched + step.hooked[row] * self.costs["recorded.hook"]
 
     def _nested(self, call: PricedCall, row: int, times: int) -> Iterator[tuple[PricedGraph, int, int]]:
         """The graphs that run inside a call, with the place of their first row and the number of runs."""
