@@ -141,10 +141,7 @@ class Launcher:
                 is_gradient = step is not None and step.phases[call.row] == "backward"
                 is_view = not kernels and call.estimate.alias
                 yield from exchanges.waited(call, is_view=is_view, is_gradient=is_gradient)
-            host = called.host_seconds
-            if step is not None and step.wrapped:
-                dispatched = step.wrapped[call.row] * self.costs["recorded.subclass"]
-                host += dispatched + step.hooked[call.row] * self.costs["recorded.hook"]
+            host = called.host_seconds + (0.0 if step is None else self._dispatched(step, call.row))
             launch = Launches(row, kernels, host, times, called.waits)
             is_beside = site.moved is not None and site.moved.order == "beside"
             if kernels and (is_beside or kernels[-1].family == "collective"):
@@ -253,6 +250,12 @@ class Launcher:
                 of_mean = pointwise(x, [x, replace(x, strides=row_major(x.shape))], *traffic)
                 sums.append(of_mean if call.node.operator.name == "mean" else elementwise(x, *traffic))
         return sums
+
+    def _dispatched(self, step: Step, row: int) -> float:
+        if not step.wrapped:
+            return 0.0
+        dispatched = step.wrapped[row] * self.costs["recorded.subclass"]
+        return dispatched + step.hooked[row] * self.costs["recorded.hook"]
 
     def _nested(self, call: PricedCall, row: int, times: int) -> Iterator[tuple[PricedGraph, int, int]]:
         """The graphs that run inside a call, with the place of their first row and the number of runs."""
