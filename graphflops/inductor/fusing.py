@@ -189,9 +189,8 @@ class _Groups:
 
 _LEAST_EACH, _MOST_EACH, _BLOCK = limits("inductor_2", "split", "least most block")
 _OUTER_ROWS, _OUTER_COLUMNS = limits("inductor_2", "split", "rows columns")
-_TINY = [
-    limits("inductor_2", "split", names) for names in ("tiny_results tiny_parts", "few_results many_parts")
-]
+_TINY = limits("inductor_2", "split", "tiny_results tiny_parts")
+_SMALL = limits("inductor_2", "split", "few_results many_parts")
 _WIDE = limits("inductor_2", "split", "wide_above wide_most")
 _EVEN, _EVEN_INNER, _EVEN_LONG = limits("inductor_2", "split", "even even_inner even_long")
 
@@ -240,7 +239,7 @@ def _each(results: int, length: int, threads: int, platform: Platform, *, is_inn
 
 def _is_wide(results: int, parts: int) -> bool:
     """Whether blocks of the last step have 128 columns: many results of few parts (`_multilayer_second_step_hint`)."""
-    is_tiny = any(results <= most and parts <= longest for most, longest in _TINY)
+    is_tiny = any(results <= most and parts <= longest for most, longest in (_TINY, _SMALL))
     return not is_tiny and _WIDE[0] < parts <= _WIDE[1]
 
 

@@ -100,7 +100,7 @@ def _padded(
     is_whole = sizes[0] == low.typed(of.names[0]).numel * bits // 8
     found = [*reads]
     for place in range(is_whole, len(found)):
-        found[place] = low.copied(of, reads[place], sizes[place], f"padded {place}", bits=bits, is_alone=True)
+        found[place] = low.copied(of, reads[place], sizes[place], f"padded {place}", "", bits, is_alone=True)
     return found, rows * columns * bits // 8
 
 
@@ -150,7 +150,7 @@ def convolution(low: Lowering, of: Lowered) -> None:
     x = low.typed(of.names[0])
     if x.rank == 3 and low.execution.layouts.has_channels_last(of.names[0]):  # sequences need channels first
         size = low.nbytes(of.names[0])
-        reads[0] = low.copied(of, of.operands[0], size, "input", bits=x.dtype.bits)
+        reads[0] = low.copied(of, of.operands[0], size, "input", "", x.dtype.bits)
         workspace = dim_max(0, workspace - size)  # in eager execution the call makes this copy
     made = low.joint.without_bias(out) if bias else out
     low.add(of, Extern, {made: low.nbytes(out)}, reads, workspace=workspace, into="own")

@@ -77,9 +77,7 @@ class Loop(Op, frozen=True):
     ] = ""
     is_alone: bool = False  # whether it fuses with nothing
     is_across: bool = False  # whether it transposes, and so loops over tiles
-    is_repeating: bool = (
-        False  # whether it copies a tensor that is expanded: it loops over the repeats as an axis
-    )
+    is_repeating: bool = False  # whether it copies an expanded tensor: it loops over the repeats as an axis
 
     @property
     def is_fusible(self) -> bool:
@@ -341,19 +339,11 @@ class Lowering:
         return tensor
 
     def copied(
-        self,
-        of: Lowered,
-        x: str,
-        size: Dim,
-        use: str,
-        value: str = "",
-        bits: int = 0,
-        name: str = "",
-        **more: Any,
+        self, of: Lowered, x: str, size: Dim, use: str, value: str, bits: int = 0, name: str = "", **more: Any
     ) -> str:
         """Append a copy of an operand that a library's kernel needs in another layout.
 
-        value: the value that is copied, if x has more. bits: of an element, if not that value's. name: if others share it.
+        value: the value that is copied; "" for all of x. bits: of an element, without a value. name: if others share it.
         """
         elements = self.joint.number(size) * 8 // (bits or self.typed(value).dtype.bits)
         name = name or f"{of.call.node.name} {use}"

@@ -188,14 +188,12 @@ def _compiled(joint: JointGraph, ops: Sequence[Op], given: Tensors, outputs: Ten
     joint = replace(joint, lies_in={**joint.lies_in})  # this graph adds what it joins
     stored = realized(with_sums(ops, outputs, joint), outputs, joint)
     steps = [step for op in stored for step in in_steps(op, joint)]
-    kernels = fused(
-        steps, outputs, lambda name: joint.number(joint.inputs.get(name, joint.sizes.get(name, 0)))
-    )
+    sizes = {**joint.sizes, **joint.inputs}
+    kernels = fused(steps, outputs, lambda name: joint.number(sizes.get(name, 0)))
     order = lowest_peak(kernels, joint.bytes, given, outputs)
-    run = [(kernel, live) for kernel, live in order if kernel.last.role != "joined"]
-    return CompiledGraph(
-        [kernel for kernel, _ in run], [live for _, live in run], given, outputs, joint.lies_in
-    )
+    order = [one for one in order if one[0].last.role != "joined"]
+    run, live = [kernel for kernel, _ in order], [size for _, size in order]
+    return CompiledGraph(run, live, given, outputs, joint.lies_in)
 
 
 def _computing(ops: Sequence[Op], wanted: Iterable[str], given: Iterable[str]) -> list[Op]:

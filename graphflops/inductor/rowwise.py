@@ -165,7 +165,7 @@ def attention(low: Lowering, of: Lowered) -> None:
     reads, out = [*of.operands], of.made[0]
     if found.mask_copy != 0:  # in training, the partitioner lets attentions with one mask share its copy
         bits, shared = found.problem.query.type.dtype.bits, f"{reads[3]} converted" if low.training else ""
-        reads[3] = low.copied(of, reads[3], found.mask_copy, "mask", bits=bits, name=shared)
+        reads[3] = low.copied(of, reads[3], found.mask_copy, "mask", "", bits, shared)
     sizes = {out: low.nbytes(out)}
     if low.training or found.choice.kernel == "flash":
         sums = low.save(of, "row sums", f"{of.call.node.name} row sums")

@@ -126,9 +126,7 @@ def gradients_apart(call: PricedCall, layouts: Layouts) -> Sequence[Sequence[Dim
     out = tensor_type(call.node.outputs[0], layouts.values)
     if out is None or call.gradient is None or len(call.gradient.gradients) < 2:
         return ()
-    if gradient_calls(call, layouts.values) is not None:
-        return ()
-    if not (made := _gradients(call, out, layouts)):
+    if gradient_calls(call, layouts.values) is not None or not (made := _gradients(call, out, layouts)):
         return ()
     parts: list[list[Dim]] = []
     wide: list[Dim] = []

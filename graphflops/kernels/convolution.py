@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -12,14 +12,7 @@ from msgspec import Struct
 from graphflops.base.record import Record
 from graphflops.cost import Value
 from graphflops.dims import Dim, differ, prod
-from graphflops.execution.strides import (
-    Shape,
-    Strides,
-    channels_last,
-    has_channels_last,
-    row_major,
-    size_hint,
-)
+from graphflops.execution.strides import Strides, channels_last, has_channels_last, row_major, size_hint
 from graphflops.graph import tensor_type
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import FLOAT_BYTES, HALF, SINGLE
@@ -42,9 +35,9 @@ class Layout(Record, frozen=True):
     weight: bool = False
 
     @staticmethod
-    def of(shape: Shape, strides: Strides, weight_shape: Shape, weight_strides: Strides) -> Layout:
+    def of(shape: Sequence[Dim], strides: Strides, weight: Sequence[Dim], weight_strides: Strides) -> Layout:
         """The layouts of operand and weight. Sequences are first copied to row-major (Convolution.cpp of ATen)."""
-        is_weight_last = has_channels_last(weight_shape, weight_strides)
+        is_weight_last = has_channels_last(weight, weight_strides)
         is_last = len(shape) > _LEAST_AXES and (is_weight_last or has_channels_last(shape, strides))
         order = channels_last(len(shape)) if is_last else None
         wanted = zip(shape, strides, row_major(shape, order), strict=True)
@@ -86,9 +79,8 @@ class Convolution(Struct, eq=False, dict=True):
         self.is_one_position = self.positions == self.result_positions == 1
         self.is_depthwise, self.is_pointwise = groups > 1 and self.channels == 1, self.taps == 1
         self.is_strided = any(step != 1 for step in self.stride)
-        self.is_narrow = (
-            self.is_single and not self.transposed and _FEW <= self.channels <= self.wide <= _NARROW
-        )
+        is_narrow = _FEW <= self.channels <= self.wide <= _NARROW
+        self.is_narrow = is_narrow and self.is_single and not self.transposed
         # Whether windows neither overlap nor reach into padding, so that the operand is cut into patches.
         self.is_patch = self.stride == self.weight.shape[2:] and not any(self.padding) and not self.transposed
         self.is_power = power_of_two(self.wide) == self.wide

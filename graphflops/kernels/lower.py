@@ -14,7 +14,7 @@ from graphflops.kernels.beside import reduced_axes
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import chosen, library, limits
 from graphflops.kernels.convolution import power_of_two
-from graphflops.kernels.kernel import IMAGE_RANK, INDEX_BYTES, Kernel, Rows
+from graphflops.kernels.kernel import IMAGE_RANK, INDEX_BYTES, Kernel, Rows, Strided
 from graphflops.ops.operator import by_name
 from graphflops.passes.program import PricedCall
 
@@ -264,7 +264,10 @@ _BY_NAME: Mapping[str, moved.Lowering] = by_name(
         "fourier": _transformed,
         "im2col": moved.on_operand(_of("images:columns")),
         "pad": _pad,
-        "pixel_shuffle": moved.on_operand(lambda call, x, out: [moved.shuffled(x)]),
+        # A copy of an image with six axes, some of which merge.
+        "pixel_shuffle": moved.on_operand(
+            lambda call, x, out: [replace(moved.copy(x), sizes=Strided(x.numel, 4, 2), variant="strided")]
+        ),
         "roll": moved.on_operand(
             lambda call, x, out: [Kernel("copy", x.dtype, 0, 0, x.full_bytes, x.full_bytes, variant="roll")]
         ),

@@ -81,11 +81,6 @@ def copy_to(out: Tensor, x: Tensor) -> Kernel:
     return Kernel("copy", x.dtype, 0, 0, x.nbytes, out.full_bytes, sizes, variant=variant)
 
 
-def shuffled(x: Tensor) -> Kernel:
-    """A pixel shuffle or its reverse: a copy of an image with six axes, some of which merge."""
-    return replace(copy(x), sizes=Strided(x.numel, 4, 2), variant="strided")
-
-
 def put_in_order(x: Tensor, *, is_last: bool) -> list[Kernel]:
     """The copy of a tensor to row-major or, if `is_last`, to channels last; none if it has that layout."""
     order = channels_last(x.rank) if is_last else range(x.rank)

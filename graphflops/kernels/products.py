@@ -18,24 +18,14 @@ from graphflops.graph import Ref, tensor_type
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.convolution import known, up
-from graphflops.kernels.kernel import (
-    SEQUENCE_RANK,
-    Kernel,
-    Layout,
-    Pass,
-    Product,
-    ProductAlgorithm,
-    Recurrence,
-)
+from graphflops.kernels.kernel import SEQUENCE_RANK, Kernel, Pass, Product, ProductAlgorithm, Recurrence
 from graphflops.kernels.moved import copied, copy, elementwise, on_operand, pointwise, reduction
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import BFLOAT16
 
 _FEW_ROWS, _TILE, _FEW_TILES = limits("aten_2", "biased", "few_rows tile few_tiles")
-_IN_TURN = (
-    "float32",
-    "float16",
-)  # element types of which ATen multiplies one group after the other (GroupedBlas.cpp)
+# Element types of which ATen multiplies one group after the other (GroupedBlas.cpp).
+_IN_TURN = ("float32", "float16")
 _DEEP, _RESULTS, _MOST_RESULTS = limits("aten_2", "biased", "deep results most_results")
 
 
@@ -100,10 +90,8 @@ def _of_groups(call: ConcreteCall, sizes: Product, like: Tensor) -> list[Kernel]
     if call.operands[0].rank == 2 < weight.rank:
         if call.operator.word == "grouped_mm_fallback" or like.dtype in _IN_TURN:
             each = replace(sizes, m=-(-rows // max(round(reached), 1)), batch=1)
-            return [
-                Kernel("elementwise", like.dtype, 0, 0, 0, written),
-                *[multiplied(each, like)] * round(reached),
-            ]
+            zeros = Kernel("elementwise", like.dtype, written_bytes=written)
+            return [zeros, *[multiplied(each, like)] * round(reached)]
         read -= int((min(rows, groups) - reached) * weight.full_bytes / groups)
         sizes = replace(sizes, algorithm="grouped")
     kernel = Kernel("matmul", like.dtype, call.cost.matrix_flops, 0, read, written, sizes)
@@ -165,8 +153,9 @@ def _problem(call: ConcreteCall) -> tuple[Product, Tensor] | None:
     m = out.numel // max(batch * n, 1)
     # The first letter is that of the second operand, in the order of BLAS: t if k is innermost.
     is_t = call.operator.name == "linear" or (b is not None and b.is_transposed)
-    layouts: tuple[Layout, Layout] = ("tt", "nt") if a.is_transposed else ("tn", "nn")
-    return Product(m, n, k, batch, layouts[not is_t]), like
+    if a.is_transposed:
+        return Product(m, n, k, batch, "tt" if is_t else "nt"), like
+    return Product(m, n, k, batch, "tn" if is_t else "nn"), like
 
 
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}

@@ -26,7 +26,9 @@ Values = Mapping[str, int]  # of sizes, by symbol
 _CUBLAS = "cuBLAS"
 _LT_WORKSPACE = 2**20  # for products with a bias: CUBLASLT_WORKSPACE_SIZE by default
 _SOME_SIZE = 4096  # for a size without a value, when moments are compared
-_NOTHING: Mapping[str, Any] = dict.fromkeys([name for name in ENTRIES.values() if name != "workspaces"], 0)
+_NOT_REPLAYED: dict[str, Any] = dict.fromkeys(("allocated_peak", "reserved_peak", "device_total"))
+_NOTHING: Mapping[str, Any] = dict.fromkeys(ENTRIES.values(), 0) | _NOT_REPLAYED | {"peak_node": ""}
+_NO_DEVICE: Mapping[str, Any] = {"device": "", "workspaces": None, "context": None}
 
 
 def ledger(
@@ -74,7 +76,7 @@ def at_sizes(entry: PhaseMemory, values: Values, allocator: Allocator, rows: Seq
     peak = replace(entry, **sums, requested_peak=requested_peak, peak_node=node)
     known = [size for size in sizes if size is not None and size >= 0]
     if len(known) < len(sizes):
-        return replace(peak, allocated_peak=None, reserved_peak=None, device_total=None)
+        return replace(peak, **_NOT_REPLAYED)
     replay(timeline, known, allocator)
     requested = evaluate(requested_peak, values) or 0
     peaks = (allocator.peak_allocated, allocator.peak_reserved)
@@ -114,10 +116,8 @@ def on_device(entry: PhaseMemory, device: Device) -> PhaseMemory:
         device=device.name,
         workspaces=(entry.workspaces or 0) + more,
         requested_peak=entry.requested_peak + more,
-        allocated_peak=None,
-        reserved_peak=None,
+        **_NOT_REPLAYED,
         context=device.context_bytes,
-        device_total=None,
         timeline=replace(entry.timeline, held=tuple(held)),
     )
 
@@ -213,18 +213,8 @@ def _measured(
         requested = _lasting_bytes(timeline) + dim_max(activations, update)
     except DimError:
         requested = program.names.too_large("requested_peak")
+    own = _NO_DEVICE if device is None else {"device": device.name, "context": device.context_bytes}
     entry = PhaseMemory(
-        phase=name,
-        device="" if device is None else device.name,
-        execution=execution,
-        **_NOTHING,
-        workspaces=None if device is None else 0,
-        requested_peak=requested,
-        allocated_peak=None,
-        reserved_peak=None,
-        context=None if device is None else device.context_bytes,
-        device_total=None,
-        peak_node="",
-        timeline=timeline,
+        phase=name, execution=execution, requested_peak=requested, timeline=timeline, **{**_NOTHING, **own}
     )
     return at_sizes(entry, program.values, Allocator(), program.main.rows)

@@ -79,10 +79,8 @@ class Launcher:
         """The launches of the gradients, last call first, with sums of the gradients of values that several calls use."""
         self.records = True
         loss = loss_kernels(self.program, self.sizes, stores_gradients=False)
-        return [
-            Launches(-1, loss, self.costs["backward.start"]),
-            *self._backward(self.program.main.inlined, 0, 1),
-        ]
+        start = Launches(-1, loss, self.costs["backward.start"])
+        return [start, *self._backward(self.program.main.inlined, 0, 1)]
 
     def _forward(self, graph: PricedGraph, first: int, times: int) -> Iterator[Launches]:
         key = (graph, self.records)

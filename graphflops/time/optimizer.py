@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from graphflops.base.record import replace
-from graphflops.kernels.call import OpenSizeError, Sizes
+from graphflops.kernels.call import Sizes
 from graphflops.kernels.foreach import MOST_ELEMENTS, Pass, together
 from graphflops.kernels.kernel import Kernel
 from graphflops.passes.optimizer import trained
@@ -42,13 +42,10 @@ def optimizer_launches(program: PricedProgram, sizes: Sizes, costs: Costs) -> li
     training = program.training
     if training is None or training.optimizer == "none":
         return []
-    if training.optimizer == "muon":
-        return [Launches(-1, None, 0.0)]
-    try:
-        by_dtype = grouped((each.type.dtype, sizes(each.type.numel)) for each in trained(program))
-    except OpenSizeError:
-        return [Launches(-1, None, 0.0)]
-    if sum(map(sum, by_dtype.values())) > MOST_ELEMENTS:
+    found = [(each.type.dtype, sizes.known(each.type)) for each in trained(program)]
+    by_dtype = grouped((dtype, x.numel) for dtype, x in found if x is not None)
+    is_open = any(x is None for _, x in found) or sum(map(sum, by_dtype.values())) > MOST_ELEMENTS
+    if is_open or training.optimizer == "muon":
         return [Launches(-1, None, 0.0)]
     passes = _PASSES[training.optimizer]
     if training.implementation == "fused":
@@ -59,8 +56,8 @@ def optimizer_launches(program: PricedProgram, sizes: Sizes, costs: Costs) -> li
     if training.implementation == "fused" and training.optimizer in _COUNTS_STEPS:
         launches += _together(FLOAT32, [1] * tensors, _SCALE, costs)
     for dtype, group in by_dtype.items():
-        found = {each: run(dtype, group, each, costs) for each in dict.fromkeys(passes)}
-        launches += [launch for each in passes for launch in found[each]]
+        once = {each: run(dtype, group, each, costs) for each in dict.fromkeys(passes)}
+        launches += [launch for each in passes for launch in once[each]]
     return launches
 
 

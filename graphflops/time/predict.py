@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import exp
 from typing import Literal
 
@@ -160,10 +160,8 @@ def _modelled(kernel: Kernel, width: float, rates: Rates, device: Device) -> Tim
         case Convolution() as sizes if peak and _on_matrix_units(kernel):
             problem = predict_products.of_convolution(sizes, width, peak, moved)
         case Attention() as sizes if peak:
-            times: Times = imported(f"{_SEQUENCES}:attention_seconds")(
-                sizes, width, moved, peak, rates, device
-            )
-            return times
+            taken: Callable[..., Times] = imported(f"{_SEQUENCES}:attention_seconds")
+            return taken(sizes, width, moved, peak, rates, device)
         case _:
             return predict_traffic.seconds(kernel, width, rates, device)
     found, arithmetic, traffic = predict_products.seconds(problem, rates, device)

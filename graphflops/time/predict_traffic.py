@@ -54,10 +54,8 @@ def seconds(kernel: Kernel, width: float, rates: Rates, device: Device) -> Times
     elements = _elements(kernel, width, rates) / device.cycles
     computed = kernel.vector_flops + kernel.flops * _repeats(kernel)
     work = computed / (rates.get("work", _UNLIMITED) * device.cycles)
-    if kernel.variant == "fused" and isinstance(
-        kernel.sizes, Rows
-    ):  # one block for each, beside idle multiprocessors
-        work *= max(1.0, device.cores / max(kernel.sizes.rows, 1))
+    if kernel.variant == "fused" and isinstance(kernel.sizes, Rows):
+        work *= max(1.0, device.cores / max(kernel.sizes.rows, 1))  # one block for each, the others idle
     rows, wait, beside = _rows_and_waits(kernel, rates, device)
     if isinstance(sizes := kernel.sizes, Convolution) and sizes.phase == "weight_gradient":
         taps = sizes.filters * prod(sizes.filter)  # one block for each tap of each filter

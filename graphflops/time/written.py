@@ -168,9 +168,8 @@ def _slow_result(concrete: ConcreteCall, window: float = _TIME["window"]) -> flo
         return max(places_of_interpolation(concrete.call, concrete.operands[0].rank) - 1, 0)
     if kind not in _COMPUTED or _is_product(concrete):
         return 0
-    return _function(concrete.operator.name) * (cost.transcendentals // elements) + _TIME["random"] * (
-        kind in _DRAWN
-    )
+    functions = _function(concrete.operator.name) * (cost.transcendentals // elements)
+    return functions + _TIME["random"] * (kind in _DRAWN)
 
 
 def _function(name: str) -> float:
@@ -209,13 +208,7 @@ def _slow_gradient(concrete: ConcreteCall) -> float:
 
 
 def written_kernel(
-    elements: int,
-    loads: float,
-    read: int,
-    written: int,
-    slow: float = 0,
-    rows: Rows | None = None,
-    joins: bool = False,
+    elements: int, loads: float, read: int, written: int, slow: float, rows: Rows | None, joins: bool = False
 ) -> Kernel:
     """A pointwise kernel, or one that reduces rows. loads: per element. slow: the time of slow instructions, in loads.
 

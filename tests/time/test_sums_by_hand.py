@@ -287,7 +287,7 @@ def test_the_cpu_launches_recurrent_layers_step_by_step() -> None:
 
 def test_written_kernels_count_loads() -> None:
     """An element of a loop takes as long as a quarter of a load beside its own; of rows of a power of two as long as one."""
-    loop = written_kernel(100, 3, 40, 50, slow=7)
+    loop = written_kernel(100, 3, 40, 50, 7, None)
     assert (loop.vector_flops, loop.read_bytes, loop.written_bytes) == (100 * (0.25 + 3) + 7, 40, 50)
     for columns, joins, held, each in (
         (32, False, 32, 1),
