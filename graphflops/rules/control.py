@@ -126,10 +126,7 @@ def associative_scan(combine: Region, xs: Tensors, additional_inputs: Values = (
 
 
 rule("higher_order.map_impl", "higher_order.map").derived(
-    scan,
-    says="The body once per slice of the first axis.",
-    order="combine xs additional_inputs",
-    init=(),
+    scan, says="The body once per slice of the first axis.", order="combine xs additional_inputs", init=()
 )
 
 

@@ -10,12 +10,7 @@ from typing import Any
 from graphflops.base.record import replace
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, ceil_div, floor_div
-from graphflops.rules.elementwise import (
-    DEFAULT_FLOAT,
-    float_result,
-    pointwise,
-    result_type,
-)
+from graphflops.rules.elementwise import DEFAULT_FLOAT, float_result, pointwise, result_type
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, axis_of, doubled_pairs, few, only_result, tensors_of
 from graphflops.rules.views import at_least_1d

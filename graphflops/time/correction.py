@@ -78,15 +78,15 @@ def correction(kernel: Kernel, device: Device) -> Correction | None:
 def interpolated(calibration: Calibration, sizes: Sequence[float]) -> Correction:
     """The ratio at these sizes, interpolated from the nearest points."""
     columns = _COLUMNS.get(calibration.family, _TRAFFIC)
-    (place,), points = _scaled([sizes], columns), _points(calibration, len(sizes))
-    aparts = [*map(dist, [point for point, _ in points], repeat(place))]
-    near = [points[at] for at in sorted(range(len(points)), key=aparts.__getitem__)[:_NEAREST]]
-    mean, noise = sum([ratio for _, ratio in near]) / len(near), (columns.noise / columns.signal) ** 2
+    (place,), (places, ratios) = _scaled([sizes], columns), _points(calibration, len(sizes))
+    aparts = [*map(dist, places, repeat(place))]
+    near = sorted(range(len(places)), key=aparts.__getitem__)[:_NEAREST]
+    others, known = [places[at] for at in near], [ratios[at] for at in near]
+    mean, noise = sum(known) / len(known), (columns.noise / columns.signal) ** 2
     # The Cholesky factor of the likeness of the points (Matern 3/2 of their distance), with these sizes as the last one.
     lower: list[list[float]] = []
-    others = [other for other, _ in near]
     rest: list[float] = []  # the ratios without their mean, divided by the factor
-    for one, ratio in (*near, (place, mean)):
+    for one, ratio in zip([*others, place], [*known, mean], strict=True):
         row: list[float] = []
         for apart, before in zip(map(dist, repeat(one), others), lower, strict=False):
             apart *= _ROOT
@@ -100,11 +100,12 @@ def interpolated(calibration: Calibration, sizes: Sequence[float]) -> Correction
 
 
 @lru_cache(maxsize=64)
-def _points(calibration: Calibration, count: int) -> list[tuple[tuple[float, ...], float]]:
-    """The points' scaled sizes (the first `count` of them), in order, each with the logarithm of the ratio."""
+def _points(calibration: Calibration, count: int) -> tuple[Sequence[tuple[float, ...]], Sequence[float]]:
+    """The points' scaled sizes (the first `count` of them), in order, and the logarithm of the ratio at each."""
     columns, points = _COLUMNS.get(calibration.family, _TRAFFIC), calibration.points
     ratios = [log(min(max(point[-1], 1 / _MOST), _MOST)) for point in points]
-    return sorted(zip(_scaled([point[:count] for point in points], columns), ratios, strict=True))
+    pairs = sorted(zip(_scaled([point[:count] for point in points], columns), ratios, strict=True))
+    return [place for place, _ in pairs], [ratio for _, ratio in pairs]
 
 
 def _scaled(points: Iterable[Sequence[float]], columns: Columns) -> list[tuple[float, ...]]:

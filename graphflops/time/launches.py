@@ -157,10 +157,11 @@ class Launcher:
         """What equal calls launch in the forward, without the dispatches around a recorded call."""
         call, layouts = site.call, site.layouts
         operator = call.node.operator
-        operands = [layouts.values[name] for name in call.tensors(layouts.values)]
+        values = map(layouts.values.get, call.uses)
+        operands = [value for value in values if isinstance(value, TensorType)]
         kernels = self._lowered(call, layouts, is_backward=False)
         if site.is_on_host:  # CPU times are known only for scalars
-            is_long = any(isinstance(value, TensorType) and value.shape for value in operands)
+            is_long = any(value.shape for value in operands)
             kernels = None if kernels and is_long else ()
         if site.moved is not None:
             kernels = (site.moved.kernel(layouts.typed(call.uses[0])),)
@@ -174,7 +175,7 @@ class Launcher:
             else:
                 kept = self.records and call.gradient is not None
                 host = schedule.forward_seconds(self.costs, operator, kernels or (), records=kept)
-            if not any(isinstance(value, TensorType) for value in (*operands, *call.estimate.out)):
+            if not (operands or any(isinstance(value, TensorType) for value in call.estimate.out)):
                 host = 0.0  # Python's arithmetic
             if operator.is_exchange and call.estimate.alias:
                 host = self.costs["forward.plain_collective"]
