@@ -9,7 +9,7 @@ of its own: such an operator has one function for its kernels (`kernel`) and one
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, Union
 
@@ -186,29 +186,35 @@ class Expanded(Record, frozen=True):
 
 
 def expanded(
-    calls: Sequence[PricedCall], values: Values, unfused: Container[str] = (), prices: Prices | None = None
-) -> Expanded:
-    """The calls that run. unfused: names of the attentions that have no kernel of their own."""
+    calls: Sequence[PricedCall], values: Values, prices: Prices | None = None,
+    is_unfused: Callable[[PricedCall], bool] = lambda call: False,
+    follow: Callable[[Sequence[PricedCall], Values], None] = lambda calls, made: None,
+) -> Expanded:  # fmt: skip
+    """The calls that run. is_unfused: whether an attention has no kernel of its own; it is asked once `follow` has taken the
+    calls before, each time with what those of a composite make.
+    """
     functions = {op: _function(COMPOSITES, op) for op in {call.node.op for call in calls}}
     if not any(functions.values()):
+        follow(calls, {})
         return Expanded(calls, values, {}, {}, [(call, place) for place, call in enumerate(calls)])
     found, given = list[PricedCall](), list[tuple[PricedCall, int]]()
     made, until, outer = dict(values), dict[str, int](), dict[str, Node]()
     for call in calls:
         function = functions[call.node.op] if len(call.node.outputs) == 1 and call.node.outputs[0] else None
-        if function and call.node.operator.kind == "attention" and call.node.name not in unfused:
+        if function and call.node.operator.kind == "attention" and not is_unfused(call):
             function = None
+        inside: Sequence[PricedCall] = (call,)
+        own: Values = {}
         if function and (applied := _applied(function, Calls(call, values, prices=prices))):
             inner, result = applied
-            inside = inner.result(result)
+            inside, own = inner.result(result), inner.values
             first, last = len(found), len(found) + len(inside) - 1
-            made.update(inner.values)
-            until.update({name: first + inner.until.get(name, last - first) for name in inner.values})
+            made.update(own)
+            until.update({name: first + inner.until.get(name, last - first) for name in own})
             until.update(dict.fromkeys(call.uses, last))
             outer.update((each.node.name, call.node) for each in inside)
-            found += inside
-        else:
-            found.append(call)
+        found += inside
+        follow(inside, own)
         given.append((call, len(found) - 1))
     return Expanded(found, made, until, outer, given)
 

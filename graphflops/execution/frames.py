@@ -12,7 +12,7 @@ to be in variables if they are read twice, multiplied with one another, or joine
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, compress
+from itertools import chain, compress, repeat
 
 from msgspec import Struct
 
@@ -264,8 +264,9 @@ class References:
 
     def read_later(self, running: Running) -> list[str]:
         """What a statement makes and later statements read, as in `q, k, v = (t.view(2, 8, 4) for t in qkv.chunk(3))`."""
-        last, made = self.last, self.results[running.first : self.last + 1]
-        return [name for names in made for name in names if self.last_read.get(name, -1) > last]
+        last, made = self.last, [*chain(*self.results[running.first : self.last + 1])]
+        reads = map(self.last_read.get, made, repeat(-1))
+        return [name for name, read in zip(made, reads, strict=True) if read > last]
 
     def hold_arguments(self, place: int) -> None:
         """What a call reads from outside of a forward lives until the forward returns."""

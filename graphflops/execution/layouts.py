@@ -63,7 +63,7 @@ class Layouts:
         orders: Mapping[str, Sequence[int]] | None = None,
         recorded: Step | None = None,
     ) -> None:
-        self.values, self.platform = values, platform
+        self.values, self.platform, self.recorded = {**values}, platform, recorded
         self.known: dict[str, Strides] = {}
         for name, order in (orders or {}).items():
             if isinstance(value := values.get(name), TensorType) and value.rank == len(order):
@@ -76,15 +76,22 @@ class Layouts:
         self.forms = Forms(values)
         for name in self.known:
             self.forms.kinds[name] = self.kind(name)
+        self.extend(calls, {})
+
+    def extend(self, calls: Sequence[PricedCall], made: Values) -> None:
+        """Note the layouts of what further calls make. made: those of the values that were not known before."""
+        if made:
+            self.values.update(made)
+            self.forms.add(made)
         for call in calls:
-            if recorded is None:
+            if self.recorded is None:
                 self.follow(call)
             elif call.node.operator.kind in _MAYBE_COPIES:
-                views = recorded.views.intersection(call.node.outputs)
+                views = self.recorded.views.intersection(call.node.outputs)
                 self.views.update(views)
                 if any(not self.is_laid_so(call, name) for name in views):
                     self.wrong.append(call)
-            if recorded is not None:
+            if self.recorded is not None:
                 is_copy = self.is_copy(next(filter(None, call.node.outputs), None))
                 self.forms.results(call, lambda _: (), is_copy)  # they lie as recorded
 

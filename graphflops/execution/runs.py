@@ -6,7 +6,7 @@ an unknown operator.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from operator import is_
 
 from graphflops.attention import AttentionUse
@@ -106,6 +106,13 @@ class Run:
         inside = {name: marks[of.name] for name, of in expanded.outer.items() if of.name in marks}
         self.recomputed = {**marks, **inside}  # by call, the number of the checkpoint that runs it again
 
+    @property
+    def is_recorded_alike(self) -> bool:
+        """Whether the same attentions are unfused if autograd records the calls, and if it does not."""
+        unfused = partial(is_unfused, layouts=self.layouts)
+        calls = [call for call, _ in self.expanded.given if call.node.operator.kind == "attention"]
+        return all(unfused(call, records=True) == unfused(call, records=False) for call in calls)
+
     @cached_property
     def owners(self) -> Mapping[str, str]:
         """The value whose memory each tensor shares."""
@@ -148,6 +155,12 @@ class Run:
         return getattr(self.layouts.values.get(name), "shape", None) == (0,)
 
 
+def is_unfused(call: PricedCall, layouts: Layouts, *, records: bool) -> bool:
+    """Whether a call is an attention that has no kernel of its own. records: whether autograd records the calls."""
+    chosen = chosen_kernel(call, layouts, records)
+    return chosen is not None and chosen[1].kernel == "math"
+
+
 class Runs:
     """The runs of the graphs of one program, each found once."""
 
@@ -163,7 +176,7 @@ class Runs:
         self.is_eager, self.fast_paths = is_eager, fast_paths
         self.found: list[Run] = []
         self.asked: dict[tuple[PricedGraph, bool, bool], Run] = {}
-        self.consistent, self.run = cache(consistent), cache(self._run)
+        self.consistent = cache(consistent)
         self.prices: Prices = {}
 
     def of(self, graph: PricedGraph, *, has_fast_paths: bool = False, records: bool = False) -> Run:
@@ -173,11 +186,8 @@ class Runs:
         """
         key = (graph, has_fast_paths, records)
         if key not in self.asked:
-            run = self.run(graph, has_fast_paths, frozenset())
-            attentions = [call for call in run.calls if call.node.operator.kind == "attention"]
-            pairs = [(call.node.name, chosen_kernel(call, run.layouts, records)) for call in attentions]
-            unfused = frozenset(name for name, chosen in pairs if chosen and chosen[1].kernel == "math")
-            self.asked[key] = self.run(graph, has_fast_paths, unfused)
+            other = self.asked.get((graph, has_fast_paths, not records))
+            self.asked[key] = other if other and other.is_recorded_alike else self._run(*key)
         return self.asked[key]
 
     def say_assumed(self, program: PricedProgram, memory: MemoryUse) -> None:
@@ -195,26 +205,26 @@ class Runs:
                 text += "the file does not record which variable holds them"
                 program.notes.say("GF125", "", text)
 
-    def _run(self, graph: PricedGraph, has_fast_paths: bool, unfused: frozenset[str]) -> Run:
-        """The run of a graph. unfused: attentions that have no kernel of their own."""
+    def _run(self, graph: PricedGraph, has_fast_paths: bool, records: bool) -> Run:
         given, values, program = self.consistent(graph), graph.values, graph.graph
         eager, calls = program.eager if self.is_eager else None, given
         if program.step is None and has_fast_paths:
             weights = {entry.name for entry in program.inputs if entry.role != "user"}
             calls = with_fast_paths(given, values, weights, program.returned, self.fast_paths)
             if calls is given:
-                return self.run(graph, False, unfused)
+                return self.of(graph, records=records)
         if program.step is None and self.is_eager:
             if program.has_exchanges:
                 calls = in_place(calls)
             calls = without_whole_slices(calls, values, program.returned)
             calls, values = as_run(calls, self.attentions, values, eager)
-        found = expanded(calls, values, unfused, self.prices)
+        layouts = Layouts((), values, self.platform, program.orders, program.step)
+        unfused = partial(is_unfused, layouts=layouts, records=records)
+        found = expanded(calls, values, self.prices, unfused, layouts.extend)
         if graph.until:
             ends = {call.node.name: end for call, end in found.given}
             until = {name: ends[last] for name, last in graph.until.items() if last in ends}
             found = replace(found, until={**until, **found.until})
-        layouts = Layouts(found.calls, found.values, self.platform, program.orders, program.step)
         self.found.append(Run(found, layouts, program, eager))
         return self.found[-1]
 

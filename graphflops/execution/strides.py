@@ -25,7 +25,9 @@ _FALLBACK = 97  # the value of an open size where strides are compared
 class HasStrides(Protocol):
     """Values and their strides; their sizes are known or open."""
 
-    values: Values
+    @property
+    def values(self) -> Values:
+        """Types of tensors, and other values, by name."""
 
     def typed(self, name: str) -> TensorType:
         """The type of a value that is a tensor."""
@@ -166,16 +168,20 @@ class Forms:
     """The forms of the calls of a graph."""
 
     def __init__(self, values: Values) -> None:
-        # Equal types have the same number; each distinct object is compared once.
-        objects = {id(value): value for value in values.values() if isinstance(value, TensorType)}
-        numbers: dict[TensorType, int] = {}
-        seen = {key: numbers.setdefault(value, len(numbers)) for key, value in objects.items()}
-        # By value that is a tensor, the number of its type.
-        self.types = {name: seen[id(value)] for name, value in values.items() if id(value) in seen}
-        self.kinds = dict(self.types)  # of type and strides; that of the type where row-major
+        self.types: dict[str, int] = {}  # by value that is a tensor, the number of its type
+        self.kinds: dict[str, int] = {}  # of type and strides; that of the type where row-major
         self.numbers: dict[str, int] = {}  # by name of each call that has a form, the number of its form
-        self._kinds: dict[tuple[int, Strides], int] = {}
+        self._types, self._kinds = dict[TensorType, int](), dict[tuple[int, Strides], int]()
         self._laid: dict[tuple[Any, ...], tuple[int, Sequence[Laid | None]]] = {}
+        self.add(values)
+
+    def add(self, values: Values) -> None:
+        """Number the types of further values: equal types have the same number, and each object is compared once."""
+        objects = {id(value): value for value in values.values() if isinstance(value, TensorType)}
+        seen = {key: self._types.setdefault(value, len(self._types)) for key, value in objects.items()}
+        types = {name: seen[id(value)] for name, value in values.items() if id(value) in seen}
+        self.types.update(types)
+        self.kinds.update(types)
 
     def results(
         self, call: PricedCall, results: Callable[[PricedCall], Sequence[Laid | None]], further: object = None

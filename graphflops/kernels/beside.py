@@ -59,11 +59,12 @@ class Copy(Record, frozen=True):
 
 def operand_copies(call: PricedCall, lie: HasStrides) -> Mapping[str, Copy]:
     """The copies that a call makes of its operands, by operand; operands that its kernels can read have none."""
-    operator, names = call.node.operator, call.tensors(lie.values)
-    if operator.kind in _OF_ROWS and names:
+    operator = call.node.operator
+    if operator.kind in _OF_ROWS and (names := call.tensors(lie.values)):
         return _of_rows(call, lie, names[0])
     if operator.name not in _OF_BLAS:
         return {}
+    names = call.tensors(lie.values)
     read = {names[place] for place in call.gradient.operands} if call.gradient is not None else set[str]()
     arguments, found = call.node.arguments(), dict[str, Copy]()
     factors = [ref.name if isinstance(ref := arguments.get(name), Ref) else "" for name in ("a", "b")]

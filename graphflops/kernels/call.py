@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from graphflops.base.record import replace
-from graphflops.cost import Value
+from graphflops.cost import Cost, Value
 from graphflops.dims import Dim, evaluate
 from graphflops.execution.strides import is_contiguous, row_major
 from graphflops.graph import Ref
@@ -113,11 +113,13 @@ class ConcreteCall(Struct, eq=False, dict=True):
     sizes: Sizes
     is_copy: bool | None = None  # whether `reshape` or `contiguous` copies; None if the estimate decides
     attention_kernel: AttentionKernel | None = None  # that PyTorch chooses; None for other calls
+    known: dict[
+        str, Tensor | None
+    ] = {}  # by name, what other calls with these values, strides and sizes have found
 
     def __post_init__(self) -> None:
         given = self.call
         self.operator, self.estimate, self.gradient = given.node.operator, given.estimate, given.gradient
-        self.known: dict[str, Tensor | None] = {}
 
     @property
     def gradients(self) -> Sequence[tuple[int, bool]]:
@@ -184,7 +186,9 @@ class ConcreteCall(Struct, eq=False, dict=True):
         names = (*self.call.node.outputs, *[None] * len(self.estimate.out))
         pairs = zip(self.estimate.out, names, strict=False)
         typed = [(x, name or "") for x, name in pairs if isinstance(x, TensorType)]
-        return tuple([self.sizes.tensor(x, self.strides.get(name)) for x, name in typed])
+        known = [self.named(name) if self.values.get(name) is x else None for x, name in typed]
+        made = zip(known, typed, strict=True)
+        return tuple([tensor or self.sizes.tensor(x, self.strides.get(name)) for tensor, (x, name) in made])
 
     @property
     def out(self) -> Tensor | None:
@@ -193,13 +197,17 @@ class ConcreteCall(Struct, eq=False, dict=True):
     @cached_property
     def cost(self) -> Work:
         """The forward's work and traffic."""
-        return Work(*map(self.sizes, astuple(self.estimate.cost)))
+        return self._work(self.estimate.cost)
 
     @cached_property
     def backward_cost(self) -> Work:
         """The gradients' work and traffic; nothing if there are none."""
-        cost = () if self.gradient is None else astuple(self.gradient.estimate.cost)
-        return Work(*map(self.sizes, cost))
+        return Work() if self.gradient is None else self._work(self.gradient.estimate.cost)
+
+    def _work(self, cost: Cost) -> Work:
+        dims = astuple(cost)
+        known = [dim for dim in dims if isinstance(dim, int) and 0 <= dim <= _MOST]
+        return Work(*(known if len(known) == len(dims) else map(self.sizes, dims)))
 
 
 class Work(Struct, frozen=True):

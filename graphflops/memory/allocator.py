@@ -17,7 +17,6 @@ from msgspec import Struct
 from graphflops.base.record import Record
 from graphflops.dims import Expr
 from graphflops.report import Held, Timeline
-from graphflops.tensor import grouped
 
 MIB = 2**20
 _UNIT = 512  # bytes that sizes are rounded to
@@ -340,10 +339,10 @@ def repeat(
 
 def _load(timeline: Timeline, sizes: Sequence[int], allocator: Allocator) -> None:
     """Allocate what exists before the first run."""
-    given = grouped((held.kind, size) for held, size in zip(timeline.held, sizes, strict=True) if size)
     for kind in BEFORE:
-        for size in given.get(kind, ()):  # type: ignore[call-overload]
-            allocator.allocate(size)
+        for size in [size for held, size in zip(timeline.held, sizes, strict=True) if held.kind == kind]:
+            if size:
+                allocator.allocate(size)
 
 
 def _run(

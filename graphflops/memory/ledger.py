@@ -20,9 +20,11 @@ from graphflops.memory.allocator import OPTIMIZER, Allocator, replay
 from graphflops.passes.optimizer import Buffer, Parameter, known_bytes, trained, update
 from graphflops.passes.program import MemoryUse, PricedCall, PricedGraph, PricedProgram
 from graphflops.report import ENTRIES, LASTING, Execution, Held, MemoryPhase, PhaseMemory, Row, Timeline
+from graphflops.report.timeline import HeldKind
 from graphflops.tensor import grouped
 
 Values = Mapping[str, int]  # of sizes, by symbol
+Lasting = list[tuple[str, HeldKind, Dim]]  # what is held throughout: name, kind and bytes
 _CUBLAS = "cuBLAS"
 _LT_WORKSPACE = 2**20  # for products with a bias: CUBLASLT_WORKSPACE_SIZE by default
 _SOME_SIZE = 4096  # for a size without a value, when moments are compared
@@ -42,9 +44,8 @@ def ledger(
         sizes = [held.bytes for held in timeline.held if isinstance(held.bytes, int)]
         activations = max(timeline.live_bytes(sizes)) - _lasting_bytes(timeline)
         return (measured("training" if step.is_training else "inference", timeline, activations),)
-    lasting = [Held(name, "weight", 0, 0, value.nbytes) for name, value in program.typed_inputs("parameter")]
-    buffers = program.typed_inputs("buffer", "constant")
-    lasting += [Held(name, "buffer", 0, 0, value.nbytes) for name, value in buffers]
+    lasting: Lasting = [(name, "weight", x.nbytes) for name, x in program.typed_inputs("parameter")]
+    lasting += [(name, "buffer", x.nbytes) for name, x in program.typed_inputs("buffer", "constant")]
     inference = _with_lasting(memory.inference, lasting, _workspaces(program, device, memory.inference))
     phases = [measured("inference", inference, memory.forward.bytes)]
     if memory.step is not None:
@@ -140,7 +141,7 @@ def _column_sums(parameters: Sequence[Parameter], platform: Platform) -> tuple[B
 
 
 def _training(
-    program: PricedProgram, memory: MemoryUse, lasting: Sequence[Held], workspaces: Sequence[Held],
+    program: PricedProgram, memory: MemoryUse, lasting: Lasting, workspaces: Sequence[Held],
     eager_on: Platform | None,
 ) -> tuple[Timeline, Dim]:  # fmt: skip
     """The forward, the gradients, then the optimizer's step; and the bytes live in that step beside what lasts."""
@@ -161,7 +162,7 @@ def _training(
         for one in (*step.held[:ended], *results, *alive)
     ]  # the gradient of a parameter has the parameter's name, as its optimizer state does
     whole = Timeline((*step.rows, OPTIMIZER), tuple(held), step.gradients_from)
-    state = [Held(kept.name, "optimizer", 0, 0, kept.bytes) for kept in optimizer.state]
+    state: Lasting = [(kept.name, "optimizer", kept.bytes) for kept in optimizer.state]
     return _with_lasting(whole, [*lasting, *state], workspaces), total(held.bytes for held in alive)
 
 
@@ -169,10 +170,11 @@ def _lasting_bytes(timeline: Timeline) -> Dim:
     return total(held.bytes for held in timeline.held if held.kind in LASTING)
 
 
-def _with_lasting(timeline: Timeline, lasting: Sequence[Held], workspaces: Sequence[Held]) -> Timeline:
+def _with_lasting(timeline: Timeline, lasting: Lasting, workspaces: Sequence[Held]) -> Timeline:
     """The timeline, with workspaces and with what is held from the first moment to the last."""
     rows = timeline.rows or (OPTIMIZER,)  # the weights of a program without calls are in memory too
-    held = [entry._replace(last=len(rows) - 1) for entry in (*lasting, *workspaces)]
+    held = [Held(name, kind, 0, len(rows) - 1, size) for name, kind, size in lasting]
+    held += [entry._replace(last=len(rows) - 1) for entry in workspaces]
     return Timeline(rows, (*held, *timeline.held), timeline.gradients_from)
 
 

@@ -106,8 +106,9 @@ def folded(timeline: Timeline) -> Timeline:
 
 def at_peak(report: Report, entry: PhaseMemory, numbers: Numbers) -> TextTable:
     """The largest tensors alive at the peak of a phase; those of equal layers are one line."""
-    moment = peak_moment(entry.timeline, report.values)
-    alive = [held for held in folded(entry.timeline).held if is_alive(held, moment)]
+    timeline = folded(entry.timeline)
+    moment = peak_moment(timeline, report.values)
+    alive = [held for held in timeline.held if is_alive(held, moment)]
     calls = {held.name: summary.user_call(held.name) for held in alive}
     makers = {row.node: row for row in report.rows if row.node in calls.values()}
     makers |= {out.name: row for row in report.rows for out in row.outputs if out.name in calls}

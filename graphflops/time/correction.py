@@ -4,7 +4,7 @@ Each calibration point has the ratio of a measured time to the modelled time. Fo
 kriging (a Gaussian process on the nearest points): if the logarithms of sizes are close, the ratios are alike.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import product, repeat
 from math import dist, exp, log, log2, prod, sqrt
@@ -78,14 +78,15 @@ def correction(kernel: Kernel, device: Device) -> Correction | None:
 def interpolated(calibration: Calibration, sizes: Sequence[float]) -> Correction:
     """The ratio at these sizes, interpolated from the nearest points."""
     columns = _COLUMNS.get(calibration.family, _TRAFFIC)
-    place, (places, ratios) = _scaled(sizes, columns), _points(calibration, len(sizes))
-    near = sorted(zip(map(dist, places, repeat(place)), places, ratios, strict=False))[:_NEAREST]
-    mean, noise = sum([ratio for *_, ratio in near]) / len(near), (columns.noise / columns.signal) ** 2
+    (place,), (places, ratios) = _scaled([sizes], columns), _points(calibration, len(sizes))
+    aparts = [*map(dist, places, repeat(place))]
+    near = sorted(range(len(places)), key=aparts.__getitem__)[:_NEAREST]
+    others, known = [places[at] for at in near], [ratios[at] for at in near]
+    mean, noise = sum(known) / len(known), (columns.noise / columns.signal) ** 2
     # The Cholesky factor of the likeness of the points (Matern 3/2 of their distance), with these sizes as the last one.
     lower: list[list[float]] = []
-    others = [other for _, other, _ in near]
     rest: list[float] = []  # the ratios without their mean, divided by the factor
-    for _, one, ratio in (*near, (0.0, place, mean)):
+    for one, ratio in zip([*others, place], [*known, mean], strict=True):
         row: list[float] = []
         for apart, before in zip(map(dist, repeat(one), others), lower, strict=False):
             apart *= _ROOT
@@ -99,20 +100,23 @@ def interpolated(calibration: Calibration, sizes: Sequence[float]) -> Correction
 
 
 @lru_cache(maxsize=64)
-def _points(calibration: Calibration, count: int) -> tuple[list[list[float]], list[float]]:
-    """The points' scaled sizes (the first `count` of them), and the logarithm of the ratio at each point."""
-    columns = _COLUMNS.get(calibration.family, _TRAFFIC)
-    places = [_scaled(point[:count], columns) for point in calibration.points]
-    return places, [log(min(max(point[-1], 1 / _MOST), _MOST)) for point in calibration.points]
+def _points(calibration: Calibration, count: int) -> tuple[Sequence[tuple[float, ...]], Sequence[float]]:
+    """The points' scaled sizes (the first `count` of them), in order, and the logarithm of the ratio at each."""
+    columns, points = _COLUMNS.get(calibration.family, _TRAFFIC), calibration.points
+    ratios = [log(min(max(point[-1], 1 / _MOST), _MOST)) for point in points]
+    pairs = sorted(zip(_scaled([point[:count] for point in points], columns), ratios, strict=True))
+    return [place for place, _ in pairs], [ratio for _, ratio in pairs]
 
 
-def _scaled(sizes: Sequence[float], columns: Columns) -> list[float]:
-    """Logarithms of sizes, in units of the lengths over which ratios are alike."""
-    found = [log2(max(size, 1)) / length for size, length in zip(sizes, columns.lengths, strict=False)]
-    whole = [int(sizes[place]) for place in columns.aligned]
-    # The largest power of two that divides each.
-    powers = [min(size & -size, _MOST_ALIGNED) if size else 1 for size in whole]
-    return found + [log2(power) / _ALIKE_ALIGNMENTS for power in powers]
+def _scaled(points: Iterable[Sequence[float]], columns: Columns) -> list[tuple[float, ...]]:
+    """Logarithms of the sizes of points, in units of the lengths over which ratios are alike."""
+    given = [*zip(*points, strict=True)]
+    pairs = zip(given, columns.lengths, strict=False)
+    found = [[log2(max(size, 1)) / length for size in sizes] for sizes, length in pairs]
+    for place in columns.aligned:  # the largest power of two that divides each
+        whole = [min(int(size) & -int(size), _MOST_ALIGNED) or 1 for size in given[place]]
+        found.append([log2(power) / _ALIKE_ALIGNMENTS for power in whole])
+    return [*zip(*found, strict=True)]
 
 
 def columns_of(kernel: Kernel) -> tuple[float, ...]:

@@ -17,7 +17,7 @@ from graphflops.execution.runs import Runs
 from graphflops.execution.strides import channels_last, row_major
 from graphflops.graph import Node, Step
 from graphflops.kernels.buffers import saved_input_bytes
-from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
+from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes, Tensor
 from graphflops.kernels.kernel import IMAGE_RANK, AttentionKernel, Exchange, Kernel
 from graphflops.kernels.lower import forward_kernels, inside_operator
 from graphflops.kernels.moved import HostCopy, copy, elementwise, host_copy, pointwise
@@ -61,12 +61,13 @@ class Launcher:
         self.sites: dict[tuple[PricedGraph, bool], _Sites] = {}
         self.kinds: dict[tuple[object, ...], _Site] = {}
         self.known: dict[tuple[Layouts, bool, bool, bool, int | None], tuple[Kernel, ...] | None] = {}
+        self.tensors: dict[Layouts, dict[str, Tensor | None]] = {}  # of all calls, by name
         self.called: dict[_Site, Launches] = {}  # what equal calls launch in the forward
         self.joined: dict[tuple[Kernel, ...], tuple[Kernel, ...]] = {}
 
     def at(self, values: Mapping[str, int]) -> None:
         self.sizes = Sizes(values)
-        self.known, self.called = {}, {}
+        self.known, self.tensors, self.called = {}, {}, {}
 
     def forward(self, *, records: bool) -> list[Launches]:
         """The launches of the forward, with nested graphs behind the call that runs them. records: if a backward follows."""
@@ -157,10 +158,11 @@ class Launcher:
         """What equal calls launch in the forward, without the dispatches around a recorded call."""
         call, layouts = site.call, site.layouts
         operator = call.node.operator
-        operands = [layouts.values[name] for name in call.tensors(layouts.values)]
+        values = map(layouts.values.get, call.uses)
+        operands = [value for value in values if isinstance(value, TensorType)]
         kernels = self._lowered(call, layouts, is_backward=False)
         if site.is_on_host:  # CPU times are known only for scalars
-            is_long = any(isinstance(value, TensorType) and value.shape for value in operands)
+            is_long = any(value.shape for value in operands)
             kernels = None if kernels and is_long else ()
         if site.moved is not None:
             kernels = (site.moved.kernel(layouts.typed(call.uses[0])),)
@@ -174,7 +176,7 @@ class Launcher:
             else:
                 kept = self.records and call.gradient is not None
                 host = schedule.forward_seconds(self.costs, operator, kernels or (), records=kept)
-            if not any(isinstance(value, TensorType) for value in (*operands, *call.estimate.out)):
+            if not (operands or any(isinstance(value, TensorType) for value in call.estimate.out)):
                 host = 0.0  # Python's arithmetic
             if operator.is_exchange and call.estimate.alias:
                 host = self.costs["forward.plain_collective"]
@@ -300,12 +302,13 @@ class Launcher:
             return self.known[key]
         is_copy = layouts.is_copy(next(filter(None, call.node.outputs), None))
         kernel = self._attention_kernel(call, layouts)
-        strides = layouts.known
+        strides, known = layouts.known, self.tensors.setdefault(layouts, {})
         if is_turned:
             typed = {name: layouts.typed(name) for name in call.tensors(layouts.values)}
             images = {name: x.shape for name, x in typed.items() if x.rank == IMAGE_RANK}
-            strides = {name: row_major(shape, channels_last(IMAGE_RANK)) for name, shape in images.items()}
-        concrete = ConcreteCall(call, layouts.values, strides, self.sizes, is_copy, kernel)
+            order, known = channels_last(IMAGE_RANK), {}
+            strides = {name: row_major(shape, order) for name, shape in images.items()}
+        concrete = ConcreteCall(call, layouts.values, strides, self.sizes, is_copy, kernel, known)
         lower: Callable[[ConcreteCall], list[Kernel]] = forward_kernels
         if is_backward or "_backward" in call.node.operator.word:  # no inference imports this
             lower = imported(f"graphflops.kernels.gradients:{'backward' if is_backward else 'call'}_kernels")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import exp
 from typing import Literal
@@ -88,7 +87,7 @@ def predict(kernel: Kernel, device: Device) -> Time:
     ratios = device.family_ratios
     names = (*names_of_constants(kernel, width), "other") if ratios else ()
     ratio = next((ratios[name] for name in names if name in ratios), 1.0)
-    seconds = max(seconds * ratio, kernel.flops / (_peak(kernel, device) or 1e30))
+    seconds = max(seconds * ratio, kernel.flops and kernel.flops / (_peak(kernel, device) or 1e30))
     spread = rates["spread"] * (OTHER_DEVICE if device.rates_of else 1)
     corrected = correction(kernel, device)
     if corrected is not None:
@@ -143,8 +142,9 @@ def _transfer(kernel: Kernel, sizes: Transfer, device: Device) -> Time:
 
 
 def _modelled(kernel: Kernel, width: float, rates: Rates, device: Device) -> Times:
-    moved, peak = kernel.read_bytes + kernel.written_bytes, _peak(kernel, device)
-    match kernel.sizes:
+    moved, sizes = kernel.read_bytes + kernel.written_bytes, kernel.sizes
+    peak = _peak(kernel, device) if isinstance(sizes, (Product, Convolution, Attention)) else None
+    match sizes:
         case Rows() as sizes if kernel.family == "decomposition":
             return predict_traffic.decomposition_seconds(sizes, rates)
         case Product() as sizes if peak and "step" in rates:
@@ -266,25 +266,25 @@ class Batch(Struct, frozen=True, eq=False):
         """The batch of these kernels. known: the time of each."""
         times = [known[kernel] for kernel in kernels]
         each = [time.seconds for time in times]
-        seconds = sum(each)
-        longest = max(known.values(), key=lambda time: time.seconds, default=None)
-        if any(isinstance(kernel.sizes, Recurrence) for kernel in known):
+        seconds, families = sum(each), dict.fromkeys([kernel.family for kernel in kernels])
+        longest = max(times, key=lambda time: time.seconds, default=None)
+        if "recurrence" in families:
             counts = [_PARTS if isinstance(kernel.sizes, Recurrence) else 1 for kernel in kernels]
-            pairs = zip(times, counts, strict=True)
-            each = [time.seconds / count for time, count in pairs for _ in range(count)]
+            each = [time.seconds / n for time, n in zip(times, counts, strict=True) for _ in range(n)]
         work: dict[str, int] = {}
-        for kernel, count in Counter(kernels).items():
-            work[""] = work.get("", 0) + (kernel.read_bytes + kernel.written_bytes) * count
+        for kernel in kernels:
+            work[""] = work.get("", 0) + kernel.read_bytes + kernel.written_bytes
             if kernel.flops:
-                work[kernel.dtype] = work.get(kernel.dtype, 0) + kernel.flops * count
+                work[kernel.dtype] = work.get(kernel.dtype, 0) + kernel.flops
+        pairs = zip(kernels, times, strict=True)
         return Batch(
             *(kernels, tuple(each), seconds),
             low=sum([time.low for time in times]) / seconds if seconds else 1.0,
             high=sum([time.high for time in times]) / seconds if seconds else 1.0,
             bound="launch" if longest is None else longest.bound,
-            families=", ".join(dict.fromkeys(kernel.family for kernel in known)),
+            families=", ".join(families),
             work=tuple(work.items()),
-            collective=sum(known[kernel].seconds for kernel in kernels if kernel.family == "collective"),
+            collective=sum([time.seconds for kernel, time in pairs if kernel.family == "collective"]),
         )
 
     def call_time(self, took: float, is_eager: bool, host: Host, times: int = 1) -> CallTime:

@@ -63,6 +63,7 @@ def seconds(problem: Problem, rates: Rates, device: Device) -> Times:
     aligned = next((each for each in (_ALIGNED, 8, 4) if problem.alignment >= each), 2)
     slowdown = rates.get(f"unaligned_{aligned}", 1.0)
     rate, mix = problem.peak / cores / slowdown * rates["matrix"], rates["mix"]
+    half, epilogue, m, n = rates["half"], rates["epilogue"] * 1e-6, problem.m, problem.n
     traffic = bandwidth.seconds(problem.moved, problem.recent, rates["memory"], device)
     is_vector = problem.batch == 1 and _is_vector(problem.m, problem.width, problem.alignment)
     splits = [*_splits(problem, rates, slowdown, device)]
@@ -70,15 +71,15 @@ def seconds(problem: Problem, rates: Rates, device: Device) -> Times:
     # A CPU is modelled as one core, on which the whole product is one tile.
     for rows, columns in _WAYS if device.multiprocessors else ((max(problem.m, 1), max(problem.n, 1)),):
         # A product without rows, as for an empty batch, still takes the time of one tile.
-        grid = max(-(-problem.m // rows) * -(-problem.n // columns) * problem.batch, 1)
+        grid = max(-(-m // rows) * -(-n // columns) * problem.batch, 1)
         # In a matrix-vector product each thread has one element of the vector; a tile also computes missing rows.
         rows = 1 if is_vector else rows
-        work = 2 * (rows * columns + rates["half"] * (rows + columns)) / rate  # per element of k
+        work = 2 * (rows * columns + half * (rows + columns)) / rate  # per element of k
         for split, depth, steps, joining in splits:
             tiles = grid * split
             if split > 1 and tiles > 4 * cores:
                 break
-            arithmetic = -(-tiles // cores) * (work * depth + rates["epilogue"] * 1e-6) + steps
+            arithmetic = -(-tiles // cores) * (work * depth + epilogue) + steps
             reach = min(1.0, 1.5 * tiles / cores)  # few multiprocessors cannot use all of the bandwidth
             taken = (arithmetic**mix + (traffic / reach) ** mix) ** (1 / mix) + joining
             best = min(best, taken)

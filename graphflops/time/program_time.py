@@ -158,9 +158,9 @@ class _Timer:
         if batch is None:
             times: dict[Kernel, Time] = {}
             for kernel in dict.fromkeys(kernels):
-                if kernel not in self.known:
-                    self.known[kernel] = predict(kernel, self.device)
-                times[kernel] = self.known[kernel]
+                if (time := self.known.get(kernel)) is None:
+                    time = self.known[kernel] = predict(kernel, self.device)
+                times[kernel] = time
             batch = self.batches[id(kernels)] = Batch.of(kernels, times)
         return batch
 
