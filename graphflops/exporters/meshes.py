@@ -110,7 +110,6 @@ def _parts(step: RecordedStep, groups: Sequence[str]) -> list[list[Any]]:
 
 
 def _first_values(values: Sequence[list[Any]]) -> dict[int, str]:
-    """The name of the first value in each memory."""
     return {storage: f"v{number}" for number, (storage, *_) in reversed([*enumerate(values)])}
 
 

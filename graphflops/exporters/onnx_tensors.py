@@ -207,9 +207,7 @@ def _places(proto: Any) -> list[_Place]:
         found.append(_Place(place.field, *numbers))
     if proto.data_location == onnx_proto.EXTERNAL:
         entries = {entry.key: entry.value for entry in proto.external_data}
-        told = (
-            onnx_proto.whole_number(entries.get("length", "")) or 0
-        )  # without a length, the rest of the file
+        told = onnx_proto.whole_number(entries.get("length", "")) or 0  # else the rest of the file
         found.append(_Place(_ELSEWHERE, told, told or 2**63))
     return found
 

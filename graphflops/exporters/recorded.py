@@ -242,8 +242,7 @@ def _check_mesh(step: RecordedStep) -> None:
     has_sizes = all(0 < size <= LARGEST for size in sizes) and len(sizes) <= 16
     require(has_sizes, "the mesh has an axis of no size")
     devices, axes = prod(sizes), dict(step.axes)
-    is_mesh = devices <= LARGEST and len(axes) == len(sizes)
-    require(is_mesh, "the mesh is too large, or has an axis twice")
+    require(devices <= LARGEST and len(axes) == len(sizes), "the mesh is too large, or has an axis twice")
     require(0 <= step.rank < devices, f"there is no rank {step.rank}")
     require(len({group.name for group in step.groups}) == len(step.groups), "a process group is listed twice")
     for group in step.groups:

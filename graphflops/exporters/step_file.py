@@ -227,9 +227,8 @@ def _check_written(
     """Checks that a call writes to memory of its operands: in-place to the first, and to no element twice."""
     first = [step.values[value] for value in values_in(call.args[:1])]
     is_in_place = op.dialect == "c10d" or (op.mutates and not op.shares_memory)
-    is_there = all(value.storage in given for value in made)
-    if is_in_place and made:
-        is_there = is_there and [*made][: len(first)] == first
+    is_first = not (is_in_place and made) or [*made][: len(first)] == first
+    is_there = is_first and all(value.storage in given for value in made)
     require(is_there, f"call {place} writes to memory that it is not given")
     is_apart = op.shares_memory or not any(map(_overlaps, made))
     require(is_apart, f"call {place} writes elements that lie in one place")

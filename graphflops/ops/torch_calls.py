@@ -37,8 +37,7 @@ _MEMBERS = {"I": NEVER["i"], "J": NEVER["i"], "L": NEVER["T"]}
 
 def misplaced(op: str, operands: Sequence[Any]) -> str:
     """What is wrong with the values of a call's operands, listed as the schema does; "" if a release takes them."""
-    found = [next(_wrong(op, entries, operands), "") for entries in marked(op)]
-    return "" if "" in found else next(iter(found), "")
+    return min((next(_wrong(op, entries, operands), "") for entries in marked(op)), default="", key=bool)
 
 
 def _wrong(op: str, entries: Sequence[str], operands: Sequence[Any]) -> Iterator[str]:

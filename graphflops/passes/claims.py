@@ -84,11 +84,8 @@ class Claims:
         if not any(map(self.is_free, ours.symbols)):
             return False
         if isinstance(recorded, int):
-            return any(
-                size == recorded and not self._symbols[key].where
-                for key, size in given
-                if key in self._symbols
-            )
+            equal = [key for key, size in given if size == recorded and key in self._symbols]
+            return any(not self._symbols[key].where for key in equal)
         if name in self.told or not self.is_free(name):
             return False
         taken = self._examples.get(name)

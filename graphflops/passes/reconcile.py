@@ -236,8 +236,9 @@ class Reconciler:
         differs = used and not is_packed and self.claims.contradict(ours, recorded)
         if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
             if differs:
-                text = f"computes {shown(str(ours))}, the file records {shown(str(recorded))}"
-                self.say("GF127", node, text)
+                self.say(
+                    "GF127", node, f"computes {shown(str(ours))}, the file records {shown(str(recorded))}"
+                )
             return ours if node.operator.kind == "comparison" and isinstance(ours, Expr) else recorded
         if differs or ours.rank != recorded.rank or any(map(differ, ours.shape, recorded.shape)):
             if used:

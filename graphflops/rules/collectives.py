@@ -16,7 +16,7 @@ from graphflops.dims import Dim, floor_div, meet, total
 from graphflops.rules.matmul import matmul
 from graphflops.rules.operands import Operands
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Tensors, only_result, replaced
+from graphflops.rules.shapes import Tensors, axis_of, only_result, replaced
 from graphflops.tensor import TensorType, flat
 
 KIND = "collective"
@@ -267,8 +267,7 @@ def chunk_cat(tensors: Tensors, *, out: TensorType) -> Estimate:
 @rule("symm_mem.one_shot_all_reduce", "symm_mem.multimem_one_shot_all_reduce")
 def one_shot(x: TensorType, *, devices: Dim = PAIR) -> Estimate:
     """Each device reads the tensors of all others and adds them up."""
-    flops, moved = (devices - 1) * x.numel, (devices - 1) * whole_bytes((x,))
-    return Estimate((x.like(),), vector_flops=flops, link_bytes=moved, devices=devices, reads=(x,))
+    return _reduced((x.like(),), (x,), "sum", devices)
 
 
 @rule("symm_mem.one_shot_all_reduce_copy")
@@ -287,8 +286,7 @@ def gathered_products(
     A: TensorType, Bs: Tensors, gather_dim: int, *, return_A: bool = True, devices: Dim = PAIR
 ) -> Estimate:
     """The rows of all devices times each matrix; parts are multiplied while others arrive."""
-    require(-A.rank <= gather_dim < A.rank, f"axis {gather_dim} of {A}")
-    axis = gather_dim % A.rank
+    axis = axis_of(gather_dim, A.rank)
     whole = A.like(replaced(A.shape, axis, A.shape[axis] * devices))
     products = [matmul(whole, b) for b in Bs]
     return Estimate(
@@ -304,8 +302,7 @@ def gathered_products(
 def scattered_product(A: TensorType, B: TensorType, *, scatter_dim: int, devices: Dim = PAIR) -> Estimate:
     """A product whose rows are added up over the devices; parts are sent while others are multiplied."""
     product = matmul(A, B)
-    require(-A.rank <= scatter_dim < A.rank, f"axis {scatter_dim} of {A}")
-    axis, shape = scatter_dim % A.rank, only_result(product).shape
+    axis, shape = axis_of(scatter_dim, A.rank), only_result(product).shape
     out = A.like(replaced(shape, axis, floor_div(shape[axis], devices)))
     return Estimate(
         (out,),

@@ -273,9 +273,8 @@ def remove_batch_dim(x: TensorType, level: int, batch_size: Dim, out_dim: int) -
     at = axis_of(out_dim, x.rank + 1)
     shape = (*x.shape[:at], batch_size, *x.shape[at:])
     left = tuple(entry for entry in x.mapped if entry[0] != level)
-    if left == x.mapped:
-        return free(replace(x.view(shape), stored=x.numel if x.stored is None else x.stored, mapped=left))
-    return free(replace(x.view(shape), stored=None, mapped=left))
+    stored = (x.numel if x.stored is None else x.stored) if left == x.mapped else None
+    return free(replace(x.view(shape), stored=stored, mapped=left))
 
 
 def over_hidden_axes(

@@ -105,8 +105,7 @@ def max_pool_with_offsets(of: Operands) -> Estimate:
 @rule("prims._low_memory_max_pool_offsets_to_indices", "prims._low_memory_max_pool2d_offsets_to_indices")
 def max_pool_offsets_to_indices(x: TensorType, *, stride: Shape) -> Estimate:
     """Integers per element: 3 to split the place at an axis, 2 to place it, 2 to join it with the next axis."""
-    axes = len(stride)
-    return Estimate((x.like(dtype=INT64),), vector_flops=(7 * axes - 5) * x.numel, reads=(x,))
+    return Estimate((x.like(dtype=INT64),), vector_flops=(7 * len(stride) - 5) * x.numel, reads=(x,))
 
 
 @backward(

@@ -5,6 +5,7 @@ and an addition per element. Drawing bits is not counted; turning them into a di
 """
 
 import math
+from itertools import repeat
 from typing import Any
 
 from graphflops.base.record import replace
@@ -12,9 +13,9 @@ from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, ceil_div, floor_div
 from graphflops.rules.elementwise import DEFAULT_FLOAT, float_result, pointwise, result_type
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Shape, axis_of, doubled_pairs, few, only_result, tensors_of
+from graphflops.rules.shapes import Shape, axis_of, doubled_pairs, few, nested, only_result, tensors_of
 from graphflops.rules.views import at_least_1d
-from graphflops.tensor import BOOL, INT64, UINT8, Contents, DType, TensorType
+from graphflops.tensor import BOOL, INT64, UINT8, DType, TensorType
 
 KIND = "creation"
 
@@ -26,10 +27,7 @@ def filled(shape: Shape, dtype: DType, fill: object) -> TensorType:
     out = TensorType(tuple(shape), dtype)
     if not isinstance(fill, (int, Expr)) or dtype.is_floating or few(out.shape, SMALL) is None:
         return out
-    contents: Contents = fill if isinstance(fill, Expr) else int(fill)
-    for size in reversed(out.shape):
-        contents = (contents,) * size  # type: ignore[operator]
-    return replace(out, value=contents)
+    return replace(out, value=nested(repeat(fill if isinstance(fill, Expr) else int(fill)), out.shape))
 
 
 def written(size: Shape, *, dtype: DType | None = None, fill: Value) -> Estimate:
@@ -226,20 +224,15 @@ rule("aten.alpha_dropout").derived(drop, **_ALPHA)
 rule("aten.feature_alpha_dropout").derived(drop, by_channel=True, **_ALPHA)
 
 
-@rule("aten.native_dropout")
-def native_dropout(x: TensorType, *, train: bool | None) -> Estimate:
-    """Three operations per element and a stored mask; in inference only a mask of ones is written."""
-    return masked(x, BOOL, train is not False)
-
-
-def masked(x: TensorType, dtype: DType, train: bool) -> Estimate:
-    """Three operations per element and a stored mask; in inference `x` itself and a mask of ones."""
+def masked(x: TensorType, dtype: DType, train: bool | None) -> Estimate:
+    """Three operations per element and a stored mask; in inference `x` itself, and only a mask of ones is written."""
     mask = x.like(dtype=dtype)
-    if not train:
+    if train is False:
         return Estimate((x, mask), writes=(mask,), alias=True)
     return Estimate((x.like(), mask), vector_flops=DROPOUT * x.numel, reads=(x,))
 
 
+rule("aten.native_dropout").derived(masked, order="x", dtype=BOOL)
 rule("aten._fused_dropout", kind="dropout").derived(masked, order="x", dtype=UINT8, train=True)
 
 

@@ -223,5 +223,4 @@ def isin(elements: TensorType | float, test_elements: TensorType | float) -> Est
     sides = [side for side in (elements, test_elements) if isinstance(side, TensorType)]
     tests = test_elements.numel if isinstance(test_elements, TensorType) else 1
     out = sides[0].like(elements.shape if isinstance(elements, TensorType) else (), BOOL)
-    work = n_log_n(tests) + halvings(tests) * out.numel
-    return Estimate((out,), vector_flops=work, reads=tuple(sides))
+    return Estimate((out,), vector_flops=n_log_n(tests) + halvings(tests) * out.numel, reads=tuple(sides))

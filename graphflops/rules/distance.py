@@ -14,7 +14,7 @@ from graphflops.rules.elementwise import float_result, real_of
 from graphflops.rules.lapack import halvings
 from graphflops.rules.operands import Operands
 from graphflops.rules.parts import require_few
-from graphflops.rules.reduce import indexed, operand_gradient, parts, per_element, reduction
+from graphflops.rules.reduce import operand_gradient, parts, per_element, reduction
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, Tensors, axes, axis_of, only_result, reduced, tensors_of
 from graphflops.tensor import BFLOAT16, FLOAT32, FLOAT64, INT64, TensorType
@@ -226,13 +226,9 @@ KIND = "statistics"
 DENSITY = 3  # per bin: the sum of the counts 1, two divisions 2
 
 
-@rule("aten.median", "aten.nanmedian")
-def median(x: TensorType, dim: int | None = None, keepdim: bool = False) -> Estimate:
-    """Selection in linear time: one comparison per element."""
-    found = reduction(x, dim, keepdim)
-    return found if dim is None else indexed(found)
-
-
+median = rule("aten.median", "aten.nanmedian").derived(
+    reduce.extreme, says="Selection in linear time: one comparison per element.", fold=None
+)
 rule("aten.kthvalue").derived(median, order="x", usually={"dim": -1})
 
 

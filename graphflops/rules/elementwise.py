@@ -187,13 +187,8 @@ def gelu_work(approximate: str) -> Work:
 
 DEFAULT_FLOAT = FLOAT32
 _CATEGORY = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
-_COMPLEX_OF = {
-    "float16": "complex32",
-    "bfloat16": "complex64",
-    "float32": "complex64",
-    "float64": "complex128",
-}
 _REAL_OF = {"complex32": "float16", "bcomplex32": "bfloat16", "complex64": "float32", "complex128": "float64"}
+_COMPLEX_OF = {real: name for name, real in _REAL_OF.items()} | {"bfloat16": "complex64"}
 
 
 def result_type(*operands: Value) -> DType:
@@ -310,8 +305,6 @@ def pointwise(
 
 
 def _priced(taken: Sequence[str], work: Work, result: Promotion, fold: Fold | None) -> Taking:
-    """The rule of a function of these operands, tensors or numbers."""
-
     def function(of: Operands) -> Estimate:
         return elementwise(work, *of, result=result, fold=fold)
 

@@ -101,8 +101,7 @@ def flex_attention(of: Operands) -> Estimate:
     """Two products per score and both functions' own work; row sums and row maxima are results too."""
     query, key, value, score_mod, block_mask, *_ = of
     of_scores, of_masks = of.score_mod_other_buffers or (), of.mask_mod_other_buffers or ()
-    wants = any(x.requires_grad for x in (query, key, value))
-    one = replace(query.like(()), requires_grad=wants)
+    one = replace(query.like(()), requires_grad=any(x.requires_grad for x in (query, key, value)))
     score = score_mod(one, *index_operands(query), *of_scores)
     per_row = query.like(query.shape[:-1], FLOAT32)
     results = query.like((*query.shape[:-1], value.shape[-1])), per_row, per_row

@@ -53,11 +53,8 @@ def factored(
     batch, m, n = (*squares(A), A.shape[-1]) if is_square else matrices(A)
     sizes = {"m": m, "n": n, "k": dim_min(m, n)}
     types = {"int32": INT32, "real": real_of(A.dtype), "complex": complex_of(A.dtype)}
-    shapes = (
-        (0,) if named == "0" else (*batch, *map(sizes.__getitem__, named.strip("-")))
-        for named, _, _ in wanted
-    )
-    out = tuple(A.like(shape, types.get(dtype)) for shape, (*_, dtype) in zip(shapes, wanted, strict=True))
+    shapes = {named: (*batch, *(sizes[x] for x in named.strip("-0"))) for named, *_ in wanted} | {"0": (0,)}
+    out = tuple(A.like(shapes[named], types.get(dtype)) for named, _, dtype in wanted)
     return Estimate(out, 0, each(A, work(m, n)), prod(batch) * n * functions, reads=(A,))
 
 

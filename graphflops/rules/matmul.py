@@ -8,7 +8,7 @@ from graphflops.dims import Dim, broadcast, differ, dim_min, floor_div, meet, pr
 from graphflops.rules.elementwise import WORK, result_type
 from graphflops.rules.operands import Operands
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Shape, Tensors, expanded, only_result, reduced, results
+from graphflops.rules.shapes import Shape, Tensors, expanded, only_result, reduced, results, where_wanted
 from graphflops.tensor import DType, TensorType
 
 KIND = "product"
@@ -35,8 +35,7 @@ def matmul(a: TensorType, b: TensorType) -> Estimate:
     *batch_b, inner, n = b.shape if b.rank > 1 else (*b.shape, 1)
     meet(k, inner, f"inner dimensions differ: {k} and {inner}")
     batch = broadcast(batch_a, batch_b)
-    kept = (m,) * (a.rank > 1) + (n,) * (b.rank > 1)
-    out = a.like((*batch, *kept))
+    out = a.like((*batch, *(m,) * (a.rank > 1), *(n,) * (b.rank > 1)))
     return Estimate((out,), matrix_flops=flops_of(prod(batch) * m * k * n, a.dtype), reads=(a, b))
 
 
@@ -238,12 +237,9 @@ def linear_backward(
     # The gradients of weight and bias are computed together.
     wants_x, wants_rest = (output_mask[0], output_mask[1] or output_mask[2])
     product = flops_of(prod(grad.shape[:-1]) * weight.numel, grad.dtype)
+    results = map(grad.like, (shape, weight.shape, grad.shape[-1:]))
     return Estimate(
-        (
-            grad.like(shape) if wants_x else None,
-            grad.like(weight.shape) if wants_rest else None,
-            grad.like(grad.shape[-1:]) if wants_rest else None,
-        ),
+        where_wanted(results, (wants_x, wants_rest, wants_rest)),
         matrix_flops=product * (wants_x + wants_rest),
         vector_flops=additions(grad) if wants_rest else 0,
         reads=(grad, weight if wants_x else None, given if wants_rest else None),
@@ -262,7 +258,7 @@ rule("aten.mkldnn_linear_backward_weights").derived(
 def matmul_backward(grad: TensorType, a: TensorType, b: TensorType, mask: Mask) -> Estimate:
     """Gradients of matmul: the forward's product for each wanted operand."""
     return Estimate(
-        (a.like() if mask[0] else None, b.like() if mask[1] else None),
+        where_wanted((a, b), mask[:2]),
         matrix_flops=matmul(a, b).matrix_flops * (mask[0] + mask[1]),
         reads=(grad, b if mask[0] else None, a if mask[1] else None),
     )

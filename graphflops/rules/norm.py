@@ -290,8 +290,7 @@ def affine_of(x: TensorType, weight: TensorType | None) -> TensorType:
 def batch_norm_backward_reduce(of: Operands, *, input_g: bool, weight_g: bool, bias_g: bool) -> Estimate:
     """Both sums over each channel: centre, product and two sums, four operations per element."""
     sums, affine = channels_of(of.x).like(dtype=computed_in(of.x.dtype)), affine_of(of.x, of.weight)
-    wanted = ((sums, input_g), (sums, input_g), (affine, weight_g), (affine, bias_g))
-    out = tuple(result if want else None for result, want in wanted)
+    out = where_wanted((sums, sums, affine, affine), (input_g, input_g, weight_g, bias_g))
     return Estimate(out, vector_flops=4 * of.x.numel, reads=of.but("weight"))
 
 

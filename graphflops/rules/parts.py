@@ -113,8 +113,7 @@ def tensor_split(x: TensorType, cuts: Dim | Sequence[Dim] | TensorType, dim: int
     if isinstance(where, int):
         require_few(where)
         return pieces(x, (floor_div(size + where - 1 - place, where) for place in range(where)), dim)
-    bounds = pairwise((0, *where, None))
-    return pieces(x, (kept_by_slice(size, start, end) for start, end in bounds), dim)
+    return pieces(x, (kept_by_slice(size, start, end) for start, end in pairwise((0, *where, None))), dim)
 
 
 @rule("aten.hsplit")

@@ -328,8 +328,7 @@ def cudnn_rnn(of: Operands, *, in_one_buffer: bool = False) -> Estimate:
     states = (hx,) if cx is None else (hx, cx)
     estimate = recur(MODES[mode], x, states, cut(weight, each), out)
     cell_state = TensorType((0,), FLOAT32) if cx is None else cx.like()
-    results = (out, hx.like(), cell_state, NOTHING, weight_buf)
-    return replace(estimate, out=results, writes=(out, *states))
+    return replace(estimate, out=(out, hx.like(), cell_state, NOTHING, weight_buf), writes=(out, *states))
 
 
 rule("aten.miopen_rnn").derived(cudnn_rnn, weight_buf=None, in_one_buffer=True)

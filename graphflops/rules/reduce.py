@@ -93,7 +93,7 @@ def product_of(
     return reduction(x, dim, keepdim, dtype=dtype, each=each, result=accumulated, fold=prod)
 
 
-def extreme(x: TensorType, dim: int | None = None, keepdim: bool = False, *, fold: Fold) -> Estimate:
+def extreme(x: TensorType, dim: int | None = None, keepdim: bool = False, *, fold: Fold | None) -> Estimate:
     """One comparison per element; along one axis also where each extreme was found."""
     return reduction(x, fold=fold) if dim is None else indexed(reduction(x, dim, keepdim))
 

@@ -245,8 +245,7 @@ def coo_to_csr(rows: TensorType, size: Dim, *, out_int32: bool = False) -> Estim
 @rule("aten._convert_indices_from_csr_to_coo")
 def csr_to_coo(crow_indices: TensorType, col_indices: TensorType, *, out_int32: bool = False) -> Estimate:
     """The row beside the column of each element."""
-    axes_of_places = col_indices.rank + 1
-    out = col_indices.like((axes_of_places, col_indices.numel), INT32 if out_int32 else INT64)
+    out = col_indices.like((col_indices.rank + 1, col_indices.numel), INT32 if out_int32 else INT64)
     return Estimate((out,), reads=(crow_indices, col_indices))
 
 

@@ -227,10 +227,9 @@ def attention(of: Operands) -> Estimate:
 @backward("onnx.Attention")
 def attention_backward(call: ForwardCall) -> Estimate:
     """Two and a half times the forward's products: the scores are computed again."""
-    given = call.arguments
-    heads = {"query": given.get("q_num_heads"), "key": given.get("kv_num_heads")}
-    q, k, v = (_split(given[name], heads.get(name, heads["key"])) for name in ("query", "key", "value"))
-    problem = attend(q, k, v, given.get("attn_mask"), right=0 if given.get("is_causal") else None)
+    heads = {"query": call.get("q_num_heads"), "key": call.get("kv_num_heads")}
+    q, k, v = (_split(call[name], heads.get(name, heads["key"])) for name in ("query", "key", "value"))
+    problem = attend(q, k, v, call.get("attn_mask"), right=0 if call.get("is_causal") else None)
     wants = call.wants | {"mask"} if "attn_mask" in call.wants else call.wants
     back = problem.backward(wants, _result(q, k, v))
     return replace(back, out=call.gradients("query", "key", "value", "attn_mask"))

@@ -75,8 +75,7 @@ def loop(trips: Numbers = None, cond: Numbers = None, *carried: Value, body: Reg
         limit = None
     elif limit is not None and at_least(0, limit):
         limit = 0
-    shape = cond.shape if isinstance(cond, TensorType) else ()
-    holds = filled(TensorType(shape, BOOL), lambda _: 1)
+    holds = filled(TensorType(cond.shape if isinstance(cond, TensorType) else (), BOOL), lambda _: 1)
     given = next(iter(body.declared), None)
     counter = (1,) if isinstance(given, TensorType) and given.rank == 1 else ()  # as the body takes it
 
@@ -229,8 +228,7 @@ def split_to_sequence(x: TensorType, split: Numbers = None, *, axis: int = 0, ke
     else:
         # many pieces, or an unknown number of them: all of one type if they are equally long
         dropped = split is None and not keepdims
-        even = step is not None and mod(length, step) == 0
-        width = step if even and step is not None else entries.VARIES
+        width = step if step is not None and mod(length, step) == 0 else entries.VARIES
         element = x.like(replaced(x.shape, place) if dropped else replaced(x.shape, place, width))
         count = None if step is None else ceil_div(length, step)
         return Estimate((SequenceType(element, count),), reads=(x,), writes=(x,))

@@ -160,12 +160,9 @@ def moving(x: TensorType, *, kernel_shape: Ints, kind: Reduction = AVERAGE, **ge
 
 average_pool, maxima = Derived(moving, kind=AVERAGE), Derived(moving, kind=MAXIMUM)
 rule("onnx.AveragePool", "com.microsoft.nchwc.AveragePool")(average_pool)
-
-
-@rule("onnx.MaxPool", "com.microsoft.nchwc.MaxPool")
-def max_pool(x: TensorType, *, kernel_shape: Ints, **geometry: Any) -> Estimate:
-    """One comparison per window element; the indices of the maxima cost no extra work."""
-    return indexed(maxima(x, kernel_shape=kernel_shape, **geometry))
+rule("onnx.MaxPool", "com.microsoft.nchwc.MaxPool").derived(
+    maxima, indexed, says="One comparison per window element; the indices of the maxima cost no extra work."
+)
 
 
 @rule("onnx.LpPool", kind="pooling")
@@ -194,8 +191,7 @@ def global_lp_pool(x: TensorType, *, p: float = 2) -> Estimate:
 def max_unpool(of: Operands, *, kernel_shape: Ints, **geometry: Any) -> Estimate:
     """Writes values to their former positions and zeros elsewhere; no arithmetic."""
     x, indices, output_shape = of
-    spatial = transposed_sizes(x.shape[2:], kernel_shape, **geometry)
-    shape = least = (*x.shape[:2], *spatial)
+    shape = least = (*x.shape[:2], *transposed_sizes(x.shape[2:], kernel_shape, **geometry))
     if output_shape is not None:
         shape = sizes(output_shape) or tuple(unknown("unpooled", place) for place in range(x.rank))
         fits = len(shape) == x.rank and not any(at_least(a, b + 1) for a, b in zip(least, shape, strict=True))

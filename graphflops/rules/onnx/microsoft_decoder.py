@@ -161,8 +161,7 @@ def group_query_attention(of: Operands, *, outputs: Outputs = (True,), **others:
         ),
     )
     reads = of.but("past_key past_value cos_cache sin_cache q_norm_weight k_norm_weight query_seqlens")
-    scores = q.like((*q.shape[:-1], keys))
-    return grouped(of, problem, (q, k, v), keys, parts, reads, outputs, scores)
+    return grouped(of, problem, (q, k, v), keys, parts, reads, outputs, q.like((*q.shape[:-1], keys)))
 
 
 def grouped(

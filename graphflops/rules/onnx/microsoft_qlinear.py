@@ -48,9 +48,11 @@ def moved(estimate: Estimate) -> Estimate:
     return replace(estimate, out=out)
 
 
-def either_way(price: Callable[[TensorType], Estimate], x: TensorType, channels_last: int) -> Estimate:
+def either_way(
+    x: TensorType, *, price: Callable[..., Estimate], channels_last: int = 0, **geometry: Any
+) -> Estimate:
     """The price of an operand with channels after the batch or last; the result has its channels in the same place."""
-    return moved(price(channels_first(x))) if channels_last else price(x)
+    return moved(price(channels_first(x), **geometry)) if channels_last else price(x, **geometry)
 
 
 @rule("com.microsoft.FusedConv", "com.microsoft.nchwc.Conv", product=("x", "w")).takes("x w bias? added?")
@@ -202,7 +204,8 @@ def qlinear_matmul(of: Operands) -> Estimate:
 )
 def qlinear_conv(of: Operands, **geometry: Any) -> Estimate:
     """A convolution of integers; zero points taken off both operands, six operations to quantize each result."""
-    product = either_way(lambda x: conv.convolution(x, of.w, of.bias, **geometry), of.x, of.channels_last)
+    price = partial(conv.convolution, w=of.w, bias=of.bias, **geometry)
+    product = either_way(of.x, price=price, channels_last=of.channels_last)
     entries.require_scales((), of.x_scale, of.x_zero_point, of.y_scale, of.y_zero_point)
     entries.require_scales(of.w.shape[:1], of.w_scale, of.w_zero_point)
     return quantized_product(product, of.x, of.w, dtype=of.y_zero_point.dtype, reads=of.but("x w bias"))
@@ -253,23 +256,13 @@ def _softmax(x: TensorType, *, opset: int, axis: int = -1) -> Estimate:
     return pointwise(Work("softmax", SOFTMAX, 1), x)
 
 
-def _reduce_mean(x: TensorType, *, axes: conv.Ints, keepdims: int) -> Estimate:
-    return reduction(x, axes, bool(keepdims), final=1)
-
-
-def _pooled(
-    x: TensorType, *, pool: Callable[..., Estimate], channels_last: int = 0, **geometry: Any
-) -> Estimate:
-    return either_way(partial(pool, **geometry), x, channels_last)
-
-
 for _name, _kind, _of_floats in (
     ("Sigmoid", None, partial(_pointwise, function="sigmoid")),
     ("LeakyRelu", None, partial(_pointwise, function="leaky_relu")),
     ("Softmax", "softmax", _softmax),
-    ("ReduceMean", "reduction", _reduce_mean),
-    ("AveragePool", "pooling", partial(_pooled, pool=conv.average_pool)),
-    ("GlobalAveragePool", None, partial(_pooled, pool=conv.global_average_pool)),
+    ("ReduceMean", "reduction", lambda x, axes, keepdims: reduction(x, axes, bool(keepdims), final=1)),
+    ("AveragePool", "pooling", partial(either_way, price=conv.average_pool)),
+    ("GlobalAveragePool", None, partial(either_way, price=conv.global_average_pool)),
 ):
     rule(f"com.microsoft.QLinear{_name}", kind=_kind).derived(unary, of_floats=_of_floats)  # type: ignore[arg-type]
 

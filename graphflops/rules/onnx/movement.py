@@ -63,8 +63,7 @@ def shape(x: TensorType | UnknownType, *, start: int = 0, end: int | None = None
 @rule("onnx.Size", rankless=("x",))
 def element_count(x: TensorType | UnknownType) -> Estimate:
     """The number of elements; no data is read."""
-    known = None if isinstance(x, UnknownType) else x.numel
-    return free(TensorType((), INT64, value=known), alias=False)
+    return free(TensorType((), INT64, value=None if isinstance(x, UnknownType) else x.numel), alias=False)
 
 
 @rule("onnx.Reshape", rankless=("x",))

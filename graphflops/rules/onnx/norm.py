@@ -137,8 +137,7 @@ def skip_group_norm(of: Operands, *, activation: int, groups: int, channels_last
 @rule("com.microsoft.BranchwiseRMSNorm")
 def branchwise_rms_norm(x: TensorType, scale: TensorType | None = None, *, num_branches: int = 0) -> Estimate:
     """An RMS norm of every branch; branches may be flattened into the last axis."""
-    rows = prod(x.shape[:-1]) * (num_branches or 1)
-    return normalised(x, rows, scale, statistics=MEAN_SQUARE)
+    return normalised(x, prod(x.shape[:-1]) * (num_branches or 1), scale, statistics=MEAN_SQUARE)
 
 
 @rule("com.microsoft.QOrderedLayerNormalization").takes("x scale_x scale bias? scale_y")

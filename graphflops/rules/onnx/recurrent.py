@@ -95,11 +95,10 @@ def layer(cell: Cell, of: Operands, directions: int, results: int) -> Estimate:
 @backward("onnx.RNN", "onnx.GRU", "onnx.LSTM")
 def layer_backward(call: ForwardCall) -> Estimate:
     """Back-propagation through time: each product is repeated once for its input, once for its matrix."""
-    given = call.arguments
-    x, r = given["x"], given["r"]
+    x, w, r = call["x"], call["w"], call["r"]
     cell = next(cell for cell in CELLS.values() if not differ(r.shape[1], cell.gates * r.shape[2]))
-    one = Layer(given["w"].like(given["w"].shape[1:]), r.like(r.shape[1:]))
-    state = x.like((x.shape[0 if given.get("layout") else 1], r.shape[2]))
+    one = Layer(w.like(w.shape[1:]), r.like(r.shape[1:]))
+    state = x.like((x.shape[0 if call.get("layout") else 1], r.shape[2]))
     groups = {"x": {"x"}, "hx": {"initial_h", "initial_c"}, "params": {"w", "r", "bias", "peepholes"}}
     wants = frozenset(name for name, members in groups.items() if members & call.wants)
     return with_gradients(recur_back(cell, x, state, [one] * r.shape[0], r.shape[0], wants), call)

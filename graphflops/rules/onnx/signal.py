@@ -90,10 +90,8 @@ def affine_grid(theta: TensorType, size: TensorType) -> Estimate:
     require_known(isinstance(count, int), "how many axes the grid has depends on data")
     assert isinstance(count, int)
     require(count in (4, 5), f"a grid of {count} axes")
-    shape = entries.sizes(size) or (
-        theta.shape[0],
-        *(entries.unknown("grid", place) for place in range(1, count)),
-    )
+    opened = (entries.unknown("grid", place) for place in range(1, count))
+    shape = entries.sizes(size) or (theta.shape[0], *opened)
     return replace(resample.affine_grid_generator(theta, shape), reads=(theta, size))
 
 
