@@ -27,15 +27,14 @@ def inlined(graph: PricedGraph) -> PricedGraph:
             continue
         inner = run.inlined
         inputs += [replace(x, name=called[x.name].name) for x in inner.graph.inputs if x.role == "constant"]
-        values.update((ref.name, inner.values[x]) for x, ref in called.items() if isinstance(ref, Ref))
+        outside = {name: ref.name for name, ref in called.items() if isinstance(ref, Ref)}
+        values.update((outer, inner.values[name]) for name, outer in outside.items())
         found = [_around(each, call, called) for each in inner.calls]
         if call.node.name in marks:
             marks.update((each.node.name, marks[call.node.name]) for each in found)
         calls += found
-        until.update((called[name].name, f"{call.node.name}/{last}") for name, last in inner.until.items())
-        if not call.node.operator.word.startswith(
-            "wrap_with_"
-        ):  # a function that is called, no `with` statement
+        until.update((outside.get(x, x), f"{call.node.name}/{last}") for x, last in inner.until.items())
+        if not call.node.operator.word.startswith("wrap_with_"):  # it calls a function: no `with` statement
             until.update(dict.fromkeys(call.uses, calls[-1].node.name))
     if not values:
         return graph
