@@ -17,7 +17,7 @@ from graphflops.rules.resample import BILINEAR, taps_of
 _PERSISTENT, _TURN = limits("inductor_2", "reduction", "persistent turn")
 # Times of parts of a kernel, of functions by operator, and of additions to memory, in loads of an element each.
 _TIME, _FUNCTION = all_constants("inductor_2", "written"), all_constants("inductor_2", "function")
-_ADDED = all_constants("inductor_2", "added")
+_OF_GRADIENT, _ADDED = (all_constants("inductor_2", name) for name in ("function_gradient", "added"))
 _ADDED_IN_HALF = all_constants("inductor_2", "added_in_half")
 _OF_ROW = (HALF // 8, FLOAT_BYTES, 2 * FLOAT_BYTES)  # bytes of what a block loads once for its row
 _DRAWN = ("dropout", "random")
@@ -174,8 +174,7 @@ def _slow_result(concrete: ConcreteCall, window: float = _TIME["window"]) -> flo
 
 def _function(name: str) -> float:
     """The time of an operator's function. Exponentials and roots are one instruction; most others are long (libdevice)."""
-    own = _FUNCTION.get(name.removesuffix("_backward"), _FUNCTION["default"])
-    return _FUNCTION.get(name, own)
+    return _FUNCTION.get(name.removesuffix("_backward"), _TIME["function"])
 
 
 def _is_product(concrete: ConcreteCall) -> bool:
@@ -203,8 +202,9 @@ def _slow_gradient(concrete: ConcreteCall) -> float:
     if kind not in _COMPUTED or gradient is None or not (gradient.operands or gradient.results):
         return 0
     elements = max(concrete.out.numel if concrete.out else 1, 1)
+    name = concrete.operator.name
     # Beside it there is an exponential at most.
-    return _function(f"{concrete.operator.name}_backward") * min(cost.transcendentals // elements, 1)
+    return _OF_GRADIENT.get(name, _function(name)) * min(cost.transcendentals // elements, 1)
 
 
 def written_kernel(

@@ -79,9 +79,9 @@ def test_each_limit_is_read_by_code_and_says_what_it_counts(file: str) -> None:
             word = family if word in _WAYS else name
         if family.startswith("grouped_direct."):  # and a phase of a convolution with its layout
             family = "grouped_direct"
-        if family == "function":  # and an operator, or its gradient
-            assert word == "default" or word.removesuffix("_backward") in (*WORK, "softmax", "log_softmax")
-            word = "default"
+        if family in ("function", "function_gradient"):  # and an operator
+            assert word in (*WORK, "softmax", "log_softmax")
+            word = family
         assert f'"{family}"' in code or f'"{family}.' in code, name
         assert word in words, name
         assert limit.value > 0
