@@ -251,8 +251,8 @@ def _parameters(arguments: str) -> tuple[tuple[str, ...], Mapping[str, str]]:
 
 
 # Arguments of torch's operators in the order of their schemas: the name, `!` without a default and `?` with one, and what it
-# may be, by `NEVER` in `torch_calls.py`. Written by `python -m tests.oracle.operator_arguments`. An operator whose arguments
-# a release of torch renamed is there twice.
+# may be, by `NEVER` in `onnx_operands.py`. Written by `python -m tests.oracle.operator_arguments`. An operator whose
+# arguments a release of torch renamed is there twice.
 ARGUMENTS = Path(__file__).with_name("arguments.txt")
 
 

@@ -13,7 +13,6 @@ from graphflops.dims import Dim, Expr, Meeting, differ, meetings
 from graphflops.errors import GraphflopsError, NoRuleError, RuleError, ShapeError, shown
 from graphflops.ops import Op, onnx_operands, operator
 from graphflops.ops.operator import lacking, placed
-from graphflops.ops.torch_calls import misplaced
 from graphflops.passes.gradients import backward_of, wants, without_gradient
 from graphflops.passes.program import Backward
 from graphflops.report import State
@@ -120,7 +119,7 @@ def _misfit_of_torch(op: str, args: Operands, kwargs: Keywords, stated: bool) ->
     operands = placed(op, args, kwargs)
     left = f"{shown(op)} is called without its operand {name}" if (name := lacking(op, operands)) else ""
     mixed, is_width = onnx_operands.fault(op, operands) if stated else ("", False)
-    left = left or misplaced(op, operands)
+    left = left or onnx_operands.misplaced(op, operands)
     if problem := left or onnx_operands.broken(op, operands, ()) or ("" if is_width else mixed):
         raise ShapeError(problem)
     return mixed

@@ -129,7 +129,7 @@ def plan(
 
 def _require_possible(devices: int, mesh: Mapping[str, int]) -> None:
     if not 1 <= devices <= _MOST_DEVICES:
-        raise OptionError(f"--devices {devices:,}: give 1 to {_MOST_DEVICES:,}")
+        raise ModelError(f"--devices {devices:,}: give 1 to {_MOST_DEVICES:,}")
     if unknown := [axis for axis in mesh if axis not in _AXES]:
         raise OptionError(f"--mesh {shown(unknown[0])}: the axes are {', '.join(_AXES)}")
 

@@ -15,7 +15,7 @@ from graphflops.analysis import analyze, as_graph
 from graphflops.base.record import Record
 from graphflops.devices import published
 from graphflops.dims import evaluate
-from graphflops.errors import ModelError, OptionError, shown
+from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph
 from graphflops.open_sizes import of_report
 from graphflops.report import Report
@@ -161,15 +161,15 @@ def run_in_ranges(model: str, options: Mapping[str, Any]) -> None:
 
 
 def device_of(name: str) -> torch.device:
-    """The device of that name. Raises OptionError for a name of none, ModelError if the machine does not have it."""
+    """The device of that name. Raises ModelError if the machine does not have it."""
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise OptionError(f"--device {shown(name)}: no such device; give cpu or cuda") from None
+        raise ModelError(f"--device {shown(name)}: no such device; give cpu or cuda") from None
     if device.type == "cpu":
         return device
     if device.type != "cuda":
-        raise OptionError(f"--device {shown(name)}: give cpu or cuda")
+        raise ModelError(f"--device {shown(name)}: give cpu or cuda")
     if not torch.cuda.is_available():
         raise ModelError(f"--device {shown(name)}: this machine has no CUDA device; --device cpu always runs")
     index, devices = device.index or 0, torch.cuda.device_count()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from graphflops.analysis import as_graph
 from graphflops.base.limits import SECONDS
-from graphflops.errors import ModelError, OptionError
+from graphflops.errors import ModelError
 from graphflops.exporters import reader_of, regular_file
 from graphflops.graph import Graph
 from graphflops.report import Report
@@ -55,8 +55,8 @@ def validate(
     default what is free; rule_files: Python files of rules. profile: device, or path of a profile, whose predicted times are
     compared with the measured ones; by default that of the GPU that runs the program. nproc: processes that run the file of
     a recorded step, as many as its mesh has devices.
-    Raises FileError for an unreadable file, OptionError for wrong usage, ModelError if the arguments contradict the program
-    or the machine, RunError if the program cannot run.
+    Raises FileError for an unreadable file, ModelError if the arguments contradict the program or the machine, RunError if
+    the program cannot run.
     """
     options: dict[str, Any] = {"model_name": model_name, "dims": dict(dims or {}), "names": dict(names or {})}
     options |= {"inputs": inputs, "device": device, "random_weights": random_weights, "seed": seed}
@@ -74,7 +74,7 @@ def _validated(
     path = os.fsdecode(model) if isinstance(model, (str, os.PathLike)) else None
     is_recorded = path is not None and reader_of(regular_file(path)).name == "recorded"
     if nproc is not None and not is_recorded:
-        raise OptionError("--nproc is of the file of a recorded step: leave it out")
+        raise ModelError("--nproc is of the file of a recorded step: leave it out")
     if path is None:
         return validate_here(model, repeats, **options)
     if is_recorded:
@@ -102,10 +102,10 @@ def _countable(model: object, options: Mapping[str, Any]) -> Report:
     if graph.declared is not None:
         raise ModelError(_ONNX)
     if graph.step is not None:
-        raise OptionError("--counters hardware runs programs, not recorded steps: leave it out")
+        raise ModelError("--counters hardware runs programs, not recorded steps: leave it out")
     run = _prepared(graph, **options)
     if run.device.type != "cuda":
-        raise OptionError("--counters hardware reads the counters of a GPU: give --device cuda")
+        raise ModelError("--counters hardware reads the counters of a GPU: give --device cuda")
     if not graph.origin.path:
         raise ModelError("--counters hardware runs the program in a separate process: save it to a file")
     if available() is None:

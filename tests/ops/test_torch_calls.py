@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphflops.ops.torch_calls import misplaced
+from graphflops.ops.onnx_operands import misplaced
 from graphflops.tensor import DType, TensorType, dtype_named
 from tests.test_refused_by_torch import refusals
 

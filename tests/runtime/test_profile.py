@@ -70,7 +70,7 @@ def test_a_profile_of_this_cpu_can_be_used(written):
     ],
 )
 def test_wrong_usage_is_said(arguments, message):
-    done = CliRunner().invoke(command, arguments)
+    done = CliRunner().invoke(main, ["profile", *arguments])
     assert done.exit_code == 2
     assert message in done.output
 
