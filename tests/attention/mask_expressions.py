@@ -163,7 +163,13 @@ class Builder:
                 x if isinstance(x, Ref) else self.call("aten.scalar_tensor.default", x, dtype=dtype, shape=())
                 for x in values[1:]
             ]
-        return self.call(self.dialect[name], *values, dtype=dtype, shape=shape)
+        op = self.dialect[name]
+        if self.dialect is ATEN and len(values) == 2 and not isinstance(values[1], Ref):
+            if op.endswith(".Tensor"):  # torch takes no number for a tensor
+                op = op.removesuffix("Tensor") + "Scalar"
+            elif name in ("minimum", "maximum"):
+                values[1] = self.call("aten.scalar_tensor.default", values[1], dtype=dtype, shape=())
+        return self.call(op, *values, dtype=dtype, shape=shape)
 
 
 def places(builder: Builder, queries: Dim, keys: Dim) -> dict[str, Ref]:
