@@ -20,6 +20,10 @@ from graphflops.ops.operator import orders
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
+# Kinds whose gradients read that of the result in order: if it repeats one number, it is copied to all elements first.
+READING_IN_ORDER = frozenset(
+    {"product", "convolution", "normalisation", "attention", "softmax", "pooling", "resampling", "recurrent"}
+)
 _MOST = 2**80  # bytes, elements or operations: far more than one call on any device has
 
 
@@ -116,6 +120,7 @@ class ConcreteCall(Struct, eq=False, dict=True):
     known: dict[
         str, Tensor | None
     ] = {}  # by name, what other calls with these values, strides and sizes have found
+    is_repeated: bool = False  # whether the gradient of its result repeats one number, as that of a sum does
 
     def __post_init__(self) -> None:
         given = self.call

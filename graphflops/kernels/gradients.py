@@ -15,7 +15,7 @@ from graphflops.graph import Ref
 from graphflops.kernels import attention, cudnn, images, matrices, moved, products, rowwise
 from graphflops.kernels.beside import is_converted_before
 from graphflops.kernels.buffers import GradientKernels, axes_of, gradient_kernels
-from graphflops.kernels.call import ConcreteCall, Tensor
+from graphflops.kernels.call import READING_IN_ORDER, ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.gathered import added_sorted, rows_taken
 from graphflops.kernels.kernel import Family, Kernel, Rows
@@ -91,7 +91,10 @@ def backward_kernels(call: ConcreteCall) -> list[Kernel]:
     if operator.word in _SELECTING:
         return _selected(call)
     lower = _BY_NAME.get(operator.name) or _BACKWARD.get(operator.kind, _other_backward)
-    return lower(call) or ([] if operator.parameters else _other_backward(call))
+    kernels = lower(call) or ([] if operator.parameters else _other_backward(call))
+    if call.out is None or not call.is_repeated or operator.kind not in READING_IN_ORDER - {"product"}:
+        return kernels
+    return [moved.repeat(call.out), *kernels]
 
 
 @moved.on_operand
@@ -170,7 +173,10 @@ def _view_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     if name in ("slice", "select", "narrow", "index_select", "diagonal", "unfold", "as_strided"):
         return [moved.fill(x), moved.copy(out)] if x.numel != out.numel else []
     if name in ("split", "chunk", "unbind"):
-        variant = "joined" if name == "unbind" else ""
+        # Gradients have the order of the parts' axes. Stacked in order, they are read 16 bytes at a time.
+        in_order = [*out.strides] == sorted(out.strides, reverse=True)
+        stacked = "cat_aligned" if in_order else "joined"
+        variant = stacked if name == "unbind" else ""
         return [Kernel("copy", x.dtype, 0, 0, x.full_bytes, x.full_bytes, variant=variant)]
     return [_summed(call, out, x)] if name == "expand" and x.numel < out.numel else []
 

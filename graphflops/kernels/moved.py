@@ -104,6 +104,12 @@ def fill(tensor: Tensor) -> Kernel:
     return elementwise(tensor, 0, tensor.full_bytes)
 
 
+def repeat(tensor: Tensor) -> Kernel:
+    """Writes one number, which a broadcast view repeats, to all elements."""
+    number = replace(tensor, strides=(0,) * tensor.rank, nbytes=tensor.bits // 8)
+    return pointwise(tensor, [number], number.nbytes, tensor.full_bytes)
+
+
 def reduction(tensor: Tensor, results: int, *, is_inner: bool = True, bits: int | None = None) -> Kernel:
     """A reduction of a tensor to `results` results of `bits` bits. is_inner: along the innermost axes."""
     moved = tensor.nbytes, results * (bits or tensor.bits) // 8

@@ -19,7 +19,7 @@ from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.convolution import known, up
 from graphflops.kernels.kernel import SEQUENCE_RANK, Kernel, Pass, Product, ProductAlgorithm, Recurrence
-from graphflops.kernels.moved import copied, copy, elementwise, on_operand, pointwise, reduction
+from graphflops.kernels.moved import copied, copy, elementwise, on_operand, pointwise, reduction, repeat
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import BFLOAT16
 
@@ -99,14 +99,21 @@ def _of_groups(call: ConcreteCall, sizes: Product, like: Tensor) -> list[Kernel]
 
 
 def product_backward(call: ConcreteCall) -> list[Kernel]:
-    """One product for each factor that wants a gradient, and a sum over rows if a bias wants one."""
+    """One product for each factor that wants a gradient, and a sum over rows if a bias wants one.
+
+    Each product copies a gradient that repeats one number to all elements, in the order that it reads.
+    """
     if (found := _problem(call)) is None:
         return []
     sizes, like = found
     kernels, a, b = list[Kernel](), call.operand("a"), call.operand("b", "weight")
     for_b = sizes.for_a if b is not None and b.rank < 2 else sizes.for_b  # a vector is the first factor
+    repeated = [repeat(call.out)] if call.is_repeated and call.out is not None else []
+    if repeated and sizes.layout == "tn":
+        for_b = replace(for_b, layout="nn")
     for operand, other, gradient in ((a, b, sizes.for_a), (b, a, for_b)):
         if operand is not None and operand.requires_grad:
+            kernels += repeated
             vectors = [x for x in (other, b) if x is not None and x.rank < 2]
             if len(vectors) == 2:  # a column times a row; if the first operand is a vector it has one row
                 read = operand.shape[-1] * operand.bits // 8 + (0 if call.out is None else call.out.nbytes)

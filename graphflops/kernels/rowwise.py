@@ -15,7 +15,7 @@ from graphflops.kernels.beside import OF_GROUPS, largest_power
 from graphflops.kernels.call import ConcreteCall, Sizes, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import FLOAT_BYTES, HALF, Family, Kernel, Rows, Strided
-from graphflops.kernels.moved import copied, elementwise, fill, is_last, pointwise, reduction, softmax
+from graphflops.kernels.moved import copied, elementwise, fill, is_last, pointwise, reduction, repeat, softmax
 from graphflops.passes.program import PricedCall, PricedProgram
 from graphflops.tensor import TensorType
 
@@ -158,12 +158,20 @@ def batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
 
 
 def batch_norm_backward(call: ConcreteCall, x: Tensor) -> list[Kernel]:
-    """One kernel for all gradients, or two of PyTorch if channels are innermost: sums, and their use."""
+    """One kernel for all gradients, or two of PyTorch if channels are innermost: sums, and their use.
+
+    Moments that are given are constants, so that a pointwise kernel multiplies the gradient by two numbers of its channel.
+    """
     arguments, size = call.arguments, x.full_bytes
-    if arguments.get("training", arguments.get("train")) is not False and _is_of_cudnn(call, x):
+    has_moments = arguments.get("training", arguments.get("train")) is False
+    if not has_moments and _is_of_cudnn(call, x):
         return [_of_cudnn(call, x, 2, "batch_norm_training_backward")]
     if _is_innermost(x):
         sums = _of(call, x, 2 * size, 0, _channels(x, _pixels(x)), "batch_norm_sums_last")
+        if has_moments:
+            rows = replace(x, shape=(_pixels(x), _count(x)), strides=(_count(x), 1))
+            each = replace(rows, shape=(1, _count(x)), dtype="float32", bits=32, nbytes=4 * _count(x))
+            return [sums, pointwise(rows, [rows, each, each], size + 2 * each.nbytes, size, 2 * x.numel)]
         return [sums, _of(call, x, 2 * size, size, Rows(_pixels(x), _count(x)), "batch_norm_gradient_last")]
     return [_of(call, x, 2 * size, size, _channels(x, _turns(x, _IN_TURN)), "batch_norm_backward")]
 
@@ -312,9 +320,10 @@ def loss_bytes(call: PricedCall, lie: HasStrides) -> Dim:
 
 
 def loss_kernels(program: PricedProgram, sizes: Sizes, *, stores_gradients: bool) -> tuple[Kernel, ...]:
-    """Sums of the results, their sum, and the gradient of the loss, which is one number that all elements repeat.
+    """Sums of the results, their sum, and the gradient of the loss, which is one number.
 
-    stores_gradients: whether each element of the results' gradients is written, as a compiled backward reads them row-major.
+    stores_gradients: whether each element of a sum's gradients is written, as a compiled backward reads them row-major. A
+    mean divides each element of its gradients.
     """
     training = program.training
     if training is None or training.loss not in ("sum", "mean"):
@@ -325,8 +334,5 @@ def loss_kernels(program: PricedProgram, sizes: Sizes, *, stores_gradients: bool
     sums = [reduction(result, 1) for result in results]
     one = [replace(result, shape=(), strides=(), nbytes=result.bits // 8) for result in results[:1]]
     added = [elementwise(each, 2 * each.nbytes, each.nbytes) for each in one] * (len(results) - 1)
-    stored = []
-    for result in results if stores_gradients else ():  # one number is written to all elements
-        repeated = replace(result, strides=(0,) * result.rank, nbytes=result.bits // 8)
-        stored.append(pointwise(result, [repeated], repeated.nbytes, result.full_bytes))
-    return (*sums, *added, *map(fill, one), *stored)
+    is_written = stores_gradients or training.loss == "mean"
+    return (*sums, *added, *map(fill, one), *map(repeat, results if is_written else ()))

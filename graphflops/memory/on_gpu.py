@@ -16,6 +16,7 @@ from graphflops.graph import Ref
 from graphflops.kernels import buffers as kernels
 from graphflops.kernels.attention import AttentionMemory, cut
 from graphflops.kernels.beside import Copy, operand_copies
+from graphflops.kernels.call import READING_IN_ORDER
 from graphflops.kernels.kernel import FLOAT_BYTES
 from graphflops.kernels.products import Recurrent
 from graphflops.passes.program import CallByCall, GradientKernels, PricedCall, PricedGraph, PricedProgram
@@ -44,10 +45,6 @@ class OnGpu(CallByCall):
         return AttentionMemory.of(call, self.layouts, self.training)
 
 
-# Kinds of operators whose gradients read the result's gradient row-major.
-_READING_IN_ORDER = frozenset(
-    {"product", "convolution", "normalisation", "attention", "softmax", "pooling", "resampling", "recurrent"}
-)
 _RETURNING_OPERAND = frozenset({"dropout", "identity", "cast"})  # kinds that may do nothing
 
 
@@ -114,7 +111,7 @@ class Eager(OnGpu):
     def repeated_bytes(self, call: PricedCall) -> Dim:
         """Bytes for a gradient that is broadcast: most kinds copy it to all elements; a bias sums it without a buffer."""
         out = self.values.get(call.node.outputs[0] or "")
-        reads = call.node.operator.kind in _READING_IN_ORDER
+        reads = call.node.operator.kind in READING_IN_ORDER
         copy = out.like().nbytes if reads and isinstance(out, TensorType) else 0
         return copy + (0 if call.node.operator.kind == "product" else self.backward_bytes(call))
 

@@ -54,9 +54,6 @@ class Peaks:
 
     def __init__(self, program: PricedProgram, execution: Callable[[PricedGraph, bool], CallByCall]) -> None:
         self.execution, self.program, self.main = execution, program, program.main.inlined
-        training = program.training
-        # The graph whose results are summed into the loss, so that their gradients repeat one number.
-        self.summed = self.main if training is not None and training.loss in ("sum", "mean") else None
         self.names = program.names
         # By nested graph and whether its gradients run too.
         self.nested: dict[tuple[PricedGraph, bool], Peak] = {}
@@ -72,7 +69,7 @@ class Peaks:
         """The same; raises DimError where the formula grows too large."""
         peaks = [self.inside(call, seeds is not None) for call in execution.calls]
         run = _Liveness(graph, peaks, self.meter(graph, execution), execution)
-        return run.measured(seeds, self.earlier(graph, seeds), graph is self.summed)
+        return run.measured(seeds, self.earlier(graph, seeds), graph is self.program.summed)
 
     def meter(self, graph: PricedGraph, execution: CallByCall) -> Meter:
         """A meter at the start of a graph. Inputs are live throughout; a nested graph's inputs are counted outside of it."""

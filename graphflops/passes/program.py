@@ -130,6 +130,11 @@ class PricedProgram(Record, frozen=True, eq=False):
         return known_values(self.symbols)
 
     @property
+    def summed(self) -> PricedGraph | None:
+        """The graph whose results are summed into the loss, so that their gradients repeat one number."""
+        return self.main.inlined if self.training is not None and self.training.loss == "sum" else None
+
+    @property
     def coverage(self) -> Coverage:
         """How many calls are counted, free and unknown, and the unknown ones by operator."""
         states = Counter(row.state for row in self.main.rows)

@@ -60,7 +60,7 @@ class Launcher:
         self.records = False  # whether autograd records the calls
         self.sites: dict[tuple[PricedGraph, bool], _Sites] = {}
         self.kinds: dict[tuple[object, ...], _Site] = {}
-        self.known: dict[tuple[Layouts, bool, bool, bool, int | None], tuple[Kernel, ...] | None] = {}
+        self.known: dict[tuple[Layouts, bool, bool, bool, bool, int | None], tuple[Kernel, ...] | None] = {}
         self.tensors: dict[Layouts, dict[str, Tensor | None]] = {}  # of all calls, by name
         self.called: dict[_Site, Launches] = {}  # what equal calls launch in the forward
         self.joined: dict[tuple[Kernel, ...], tuple[Kernel, ...]] = {}
@@ -212,6 +212,8 @@ class Launcher:
         run = self.runs.of(graph, records=True)
         calls, layouts = run.calls, run.layouts
         contributions = Counter(graph.graph.seeds)
+        # Values whose gradients repeat one number.
+        repeated = {*graph.graph.seeds} if graph is self.program.summed else set[str]()
         again = {found.last: found for found in gradient_checkpoints(calls, run.recomputed)}
         for index in range(len(calls) - 1, -1, -1):
             call = calls[index]
@@ -223,14 +225,18 @@ class Launcher:
                 yield from self._backward(inner, place, turns)
             if call.gradient is None:
                 continue
-            kernels = self._lowered(call, layouts, is_backward=True)
+            is_repeated = not repeated.isdisjoint(call.node.outputs)
+            kernels = self._lowered(call, layouts, is_backward=True, is_repeated=is_repeated)
             launched = (*(kernels or ()), *self._sums(call, contributions, layouts))
+            read = dict(enumerate(call.tensors(layouts.values)))
+            given = {read.get(place, ""): has_memory for place, has_memory in call.gradient.gradients}
+            repeated |= {
+                name for name, has_memory in given.items() if is_repeated and not has_memory
+            }  # views
+            repeated -= {name for name in given if contributions[name] > 1}
             launched = self.joined.setdefault(launched, launched)  # equal ones are timed once
             own = self._host_inside(call, run.expanded.outer.get(call.node.name), "backward", launched)
-            parameters = 0  # how many of the call's gradients are those of parameters
-            if not self.parameters.isdisjoint(call.uses):
-                read = dict(enumerate(call.tensors(layouts.values)))
-                parameters = sum(read.get(place) in self.parameters for place, _ in call.gradient.gradients)
+            parameters = sum(read.get(place) in self.parameters for place, _ in call.gradient.gradients)
             host = schedule.backward_seconds(self.costs, call.node.operator, launched, parameters)
             host = host if own is None else own
             yield Launches(row, None if kernels is None else launched, host, times)
@@ -292,12 +298,21 @@ class Launcher:
         return attention_kernel(problem, layouts.platform).kernel
 
     def _lowered(
-        self, call: PricedCall, layouts: Layouts, *, is_backward: bool, is_turned: bool = False
+        self,
+        call: PricedCall,
+        layouts: Layouts,
+        *,
+        is_backward: bool,
+        is_turned: bool = False,
+        is_repeated: bool = False,
     ) -> tuple[Kernel, ...] | None:
-        """The kernels of one call in one phase; None if a size is open. is_turned: whether its images are channels last."""
+        """The kernels of one call in one phase; None if a size is open.
+
+        is_turned: whether its images are channels last. is_repeated: whether its result's gradient repeats one number.
+        """
         form = layouts.forms.of(call)
         records = self.records and call.node.operator.kind == "attention"  # others have the same kernels
-        key = (layouts, records, is_backward, is_turned, form)
+        key = (layouts, records, is_backward, is_turned, is_repeated, form)
         if form is not None and key in self.known:
             return self.known[key]
         is_copy = layouts.is_copy(next(filter(None, call.node.outputs), None))
@@ -308,7 +323,9 @@ class Launcher:
             images = {name: x.shape for name, x in typed.items() if x.rank == IMAGE_RANK}
             order, known = channels_last(IMAGE_RANK), {}
             strides = {name: row_major(shape, order) for name, shape in images.items()}
-        concrete = ConcreteCall(call, layouts.values, strides, self.sizes, is_copy, kernel, known)
+        concrete = ConcreteCall(
+            call, layouts.values, strides, self.sizes, is_copy, kernel, known, is_repeated
+        )
         lower: Callable[[ConcreteCall], list[Kernel]] = forward_kernels
         if is_backward or "_backward" in call.node.operator.word:  # no inference imports this
             lower = imported(f"graphflops.kernels.gradients:{'backward' if is_backward else 'call'}_kernels")
