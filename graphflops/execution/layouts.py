@@ -6,7 +6,7 @@ shape, an attention's result that of its query, and every other result is row-ma
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from graphflops.attention.kernel import Choice, Operand, Problem, attention_kernel
 from graphflops.devices import Platform
@@ -188,8 +188,6 @@ class Layouts:
         if operator.kind == "recurrent" and arguments.get(_BATCH_FIRST) is True:
             is_sequence = out.rank == len(_STEPS_FIRST) and name == call.node.outputs[0]
             return row_major(out.shape, _STEPS_FIRST) if is_sequence else None
-        if operator.name == "index" and len(call.uses) > 1:
-            return self.indexed(call, x, out)
         is_copy = operator.name in _COPIED_IN_ORDER and not operator.mutates
         if operator.kind not in _ELEMENTWISE or is_copy:
             return None
@@ -226,28 +224,6 @@ class Layouts:
         """
         typed = [(name, x) for name in names if isinstance(x := self.values.get(name), TensorType)]
         operands = [repeated(x.shape, self.of(name), out.shape) for name, x in typed if x.rank <= out.rank]
-        return _ordered(operands, out.shape)
-
-    def indexed(self, call: PricedCall, x: str, out: TensorType) -> Strides | None:
-        """As an elementwise call of the table, broadcast along the axes of the indices, and of the indices (`restride_src`).
-
-        If the indices are not on adjacent axes, their axes come first.
-        """
-        strides, indices = self.of(x), cast("tuple[object, ...]", call.node.args[1])
-        names = {axis: index.name for axis, index in enumerate(indices) if isinstance(index, Ref)}
-        first, last = min(names), max(names)
-        if last - first >= len(names):
-            order = sorted(range(len(strides)), key=lambda axis: axis not in names)
-            strides = tuple([strides[axis] for axis in order])
-            first, last = 0, len(names) - 1
-        shape = out.shape[first : out.rank - len(strides) + last + 1]
-        before, after = (0,) * first, (0,) * (len(strides) - last - 1)
-        operands: list[Strides] = [(*strides[:first], *[0] * len(shape), *strides[last + 1 :])]
-        for name in names.values():
-            value = self.typed(name)
-            if value.dtype.name == "bool" or value.rank > len(shape):
-                return None  # how many elements a mask selects depends on data
-            operands.append((*before, *repeated(value.shape, self.of(name), shape), *after))
         return _ordered(operands, out.shape)
 
     def as_operand(self, name: str, out: TensorType) -> Strides | None:

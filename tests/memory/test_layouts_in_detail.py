@@ -15,7 +15,6 @@ from tests.one_call import program_of
 from tests.support import t
 
 SEQUENCE, CHANNELS_LAST = (2, 8, 6), (48, 1, 8)
-INDEX = t(5, 7, dtype="int64")
 MASK = t(2, 3, 4, dtype="bool")
 NORM = (None, None, t(8), t(8), False, 0.1, 1e-5, True)
 
@@ -59,10 +58,6 @@ def sequence(dtype: str = "float32") -> Any:
         ("exp.default", (t(4, 3),), {"x0": (1, 1)}, (3, 1)),
         ("exp.default", (t(2, 3, 4, 5),), {"x0": (1, 40, 10, 2)}, (1, 40, 10, 2)),
         ("exp.default", (t(2, 3, 4, 5),), {"x0": (3, 1, 30, 6)}, (3, 1, 30, 6)),
-        # by indices that lie turned
-        ("index.Tensor", (t(10, 8), (INDEX,)), {"x1_0": (1, 5)}, (8, 40, 1)),
-        ("index.Tensor", (t(3, 10, 8), (None, INDEX)), {"x1_1": (1, 5)}, (280, 8, 40, 1)),
-        ("index.Tensor", (t(10, 8), (t(5, 1, dtype="int64"), INDEX)), {"x1_1": (1, 5)}, (1, 5)),
         # views
         ("slice.Tensor", (X, 0, 0, 2, 3), {}, (36, 4, 1)),
         ("slice.Tensor", (X, -3, 0, 2, 3), {}, (36, 4, 1)),

@@ -54,10 +54,6 @@ CALLS: list[tuple[Any, ...]] = [
     *[("norm.ScalarOpt_dim", X, 2, (1,), True), ("var_mean.correction", X, (1,))],
     *[("cumsum", X, 1), ("topk", X, 1, 1), ("index_select", X, 1, i(2)), ("gather", X, 1, i(4, 2, 2, 6))],
     ("scatter.value", X, 1, i(4, 2, 2, 6), 0.0),
-    *[("index.Tensor", X, (i(5),)), ("index.Tensor", X, (None, i(5))), ("index.Tensor", X, (None, i(5, 7)))],
-    *[("index.Tensor", X, (None, None, None, i(5))), ("index.Tensor", X, (None, i(5), i(5)))],
-    *[("index.Tensor", X, (i(5), None, i(5))), ("index.Tensor", X, (None, i(5, 1), None, i(7)))],
-    *[("index.Tensor", X, (i(5, 1), i(7))), ("index.Tensor", X, (None, i(7), i(5, 1), None))],
     # products, norms, softmax and images
     *[("matmul", X, t(6, 5)), ("matmul", X, t(4, 3, 6, 5)), ("linear", X, t(5, 6))],
     *[("softmax.int", X, -1), ("softmax.int", X, 1), ("_log_softmax", X, 1, False)],

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from graphflops import Training
-from graphflops.devices import HOPPER
 from graphflops.execution.export_only import as_run, placed, with_shared_heads
-from graphflops.execution.runs import Runs
 from graphflops.graph import EagerRun, Graph, Input, Node, Output, Ref
 from graphflops.passes.attention import facts_of
 from graphflops.passes.bind import bind
@@ -208,15 +206,6 @@ def test_a_record_of_a_run_tells_what_it_made(
         assert calls[-1].node.arguments()["is_causal"] is causal
     else:
         assert calls[-1].uses[-1] in ("m", "n")
-
-
-@pytest.mark.parametrize(("is_eager", "left"), [(True, ["y"]), (False, ["s", "y"])])
-def test_only_an_eager_run_leaves_out_what_it_does_not_call(is_eager: bool, left: list[str]) -> None:
-    """`x[:, 0]` is one view, which an export makes of a slice of all rows and a selected column."""
-    line = "y = x[:, 0]"
-    sliced = node("s", "aten.slice.Tensor", "x", 0, 0, 4, line=line)
-    priced = program(sliced, node("y", "aten.select.int", "s", 1, 0, line=line), x=t(4, 8))
-    assert names(Runs((), HOPPER, is_eager=is_eager).of(priced.main).calls) == left
 
 
 def test_an_attention_that_wants_gradients_keeps_those_of_its_operands() -> None:
