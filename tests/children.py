@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 
@@ -61,6 +62,16 @@ def _run(command: Sequence[str], environment: dict[str, str], writers: Sequence[
     _, _, code, *arguments = command
     sys.argv = ["-c", *arguments]
     exec(code, {"__name__": "__main__"})
+
+
+def finished(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What `subprocess.run` says of a Python process, of one that began as a copy."""
+    command = [sys.executable, "-c", code, *arguments]
+    process = Copy(command)
+    with ThreadPoolExecutor(2) as pool:
+        printed = [pool.submit(stream.read) for stream in (process.stdout, process.stderr)]
+        texts = [each.result().decode() for each in printed]
+    return subprocess.CompletedProcess(command, process.wait(), *texts)
 
 
 @pytest.fixture
