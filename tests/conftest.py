@@ -8,6 +8,7 @@ import pytest
 
 from graphflops import analysis
 from graphflops.verify import verify
+from tests import children
 from tests.rules_run import RulesRun
 
 if os.environ.get("CUDA_VISIBLE_DEVICES") == "" or not Path("/dev/nvidiactl").exists():
@@ -24,6 +25,7 @@ _as_graph = analysis.as_graph
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(RulesRun(), "rules_run")
+    config.pluginmanager.register(children, "children")
 
 
 def pytest_collection_finish() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from graphflops.analysis import analyze
 from graphflops.dims import Expr, symbol
+from tests.children import finished
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 
@@ -30,13 +30,8 @@ def test_every_size_of_an_exported_model_is_that_of_its_run():
         pytest.importorskip(needed)
     models = "programs/padded_same,programs/lstm_and_gru"
     options = ["--only", models, "--forms", "dynamo,torchscript,static QOperator", "--jobs", "1"]
-    command = [
-        sys.executable,
-        "-m",
-        "tests.oracle.onnx_exports",
-        *options,
-    ]  # apart: it silences whole libraries
-    done = subprocess.run(command, cwd=SAMPLES.parent, capture_output=True, text=True, timeout=600)
+    code = "import sys; from tests.oracle.onnx_exports import main; sys.exit(main())"
+    done = finished(code, *options)  # apart: it silences whole libraries
     assert done.returncode == 0, done.stdout + done.stderr
     summary = done.stdout.splitlines()[-1]
     assert summary.startswith("all: 8 graphs, 0 not made")

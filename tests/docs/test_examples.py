@@ -115,7 +115,7 @@ def run(command: Command) -> None:
         assert same_output(command.output, result.stdout), f"{command.text} prints now:\n{result.stdout}"
 
 
-@pytest.mark.usefixtures("folder")
+@pytest.mark.usefixtures("folder", "copied_children")
 @pytest.mark.parametrize("block", of("sh", "console"))
 def test_commands(block: Block) -> None:
     found = list(commands(block))

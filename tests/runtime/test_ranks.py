@@ -20,7 +20,9 @@ from graphflops.exporters.recorded import graph_of, read_step
 from graphflops.graph import Mesh, Node, Origin
 from graphflops.runtime.isolated import refuse
 from graphflops.runtime.rank import Replay, groups_of
+from tests.children import START
 
+pytestmark = pytest.mark.usefixtures("copied_children")
 WIDTH, HIDDEN, BATCH, RATE = 16, 32, 8, 0.5
 WEIGHTS = 2 * WIDTH * HIDDEN
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -107,7 +109,7 @@ def test_two_processes_compute_what_one_does(tmp_path: Path, port: int) -> None:
     loss(whole(x)).backward()
     torch.optim.SGD(whole.parameters(), lr=RATE).step()
     updated = {name: one.detach() for name, one in whole.named_parameters()}
-    torch.multiprocessing.spawn(replayed, (str(tmp_path), port), nprocs=2)
+    torch.multiprocessing.start_processes(replayed, (str(tmp_path), port), 2, start_method=START)
     for rank in range(2):
         found = torch.load(tmp_path / str(rank))
         for kind in STEPS:

@@ -28,6 +28,7 @@ from graphflops.runtime.input_plans import random_values
 from graphflops.runtime.validation import CheckResult, NodeResult, Validation
 from graphflops.view import View
 
+pytestmark = pytest.mark.usefixtures("copied_children")
 SAMPLES = Path(__file__).parents[2] / "samples"
 
 

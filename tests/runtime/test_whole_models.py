@@ -17,6 +17,7 @@ from graphflops.analysis import as_graph
 from graphflops.cli import main
 from tests.runtime.whole_models import MODELS
 
+pytestmark = pytest.mark.usefixtures("copied_children")
 IN_OLD_FORM = ("encoder", "unet", "seq2seq")  # without and with buffers, and with a tied table
 
 

@@ -228,7 +228,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, ...], int]] = {
     "unet": (lambda: Unet(7), (_IMAGE,), 344),
     "vit": (lambda: Vit(20), (_IMAGE_16,), 326),
     "mixture": (lambda: mixture(16), (_IDS,), 723),
-    "recurrent": (lambda: Recurrent(80), (_FRAMES,), 322),
+    # torch traces each step of each layer
+    "recurrent": (lambda: Recurrent(80), (_FRAMES[:, :2].contiguous(),), 322),
     "seq2seq": (lambda: Seq2seq(8), (_IDS, _IDS + 3), 322),
     "mixer": (lambda: mixer(26), (_PATCHES,), 318),
     "detector": (lambda: Detector(8), (_IMAGE,), 309),
