@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 from graphflops.base.patterns import modules_around
 from graphflops.base.record import Record, replace
 from graphflops.cost import MATRIX_QUANTITIES, Cost, Estimate, Value
-from graphflops.graph import Argument, Graph, Node, Ref
+from graphflops.graph import Graph, Node, Ref
 from graphflops.passes.program import Backward, PricedCall, owners
 from graphflops.report import Row
 from graphflops.rules.registry import ForwardCall, Rule, find_backward
@@ -329,33 +329,15 @@ def _calls_of_lambda(line: str) -> int:
 
 def _inlined(node: Node, types: dict[str, Any]) -> list[Node] | None:
     """The calls of a checkpointed graph, renamed; None unless its inputs and results match the operator's one by one."""
+    from graphflops.passes.inlined import names_around, node_around  # few programs have such graphs
+
     region, *operands = node.args or (None,)
     if not isinstance(region, Graph) or len(region.inputs) != len(operands):
         return None
-    made = {name for call in region.nodes for name in call.outputs}
-    results = flat(output.value for output in region.outputs)
-    names = [result.name if isinstance(result, Ref) else "" for result in results]
-    if len(names) != len(node.outputs) or len({*names}) < len(names) or not made.issuperset(names):
-        return None
     given = {entry.name: operand for entry, operand in zip(region.inputs, operands, strict=True)}
-    renamed = {name: f"{node.name}/{name}" for name in made if name is not None}
-    pairs = zip(names, node.outputs, strict=True)
-    renamed.update((inner, outer) for inner, outer in pairs if outer is not None)
-
-    def put(argument: Argument) -> Argument:
-        if not isinstance(argument, Ref):
-            return argument
-        return given.get(argument.name, Ref(renamed.get(argument.name, argument.name)))
-
-    types.update((renamed[name], region.types[name]) for name in renamed if name in region.types)
-    return [
-        replace(
-            call.changed(put),
-            name=f"{node.name}/{call.name}",
-            outputs=tuple(None if name is None else renamed[name] for name in call.outputs),
-            module=call.module or node.module,
-            module_type=call.module_type if call.module else node.module_type,
-            source=call.source or node.source,
-        )
-        for call in region.nodes
-    ]
+    called = names_around(node, region, given)
+    if called is None:
+        return None
+    own = {name: x.name for name, x in called.items() if isinstance(x, Ref) and name not in given}
+    types.update((outer, region.types[name]) for name, outer in own.items() if name in region.types)
+    return [node_around(call, node, called) for call in region.nodes]

@@ -10,7 +10,7 @@ from typing import Any
 from graphflops.attention.scopes import handed
 from graphflops.base.record import replace
 from graphflops.cost import Value
-from graphflops.graph import Graph, Input, Ref
+from graphflops.graph import Graph, Input, Node, Ref
 from graphflops.passes.program import PricedCall, PricedGraph
 from graphflops.tensor import flat
 
@@ -52,35 +52,47 @@ def _run_once(call: PricedCall) -> PricedGraph | None:
 
 
 def _called(call: PricedCall, run: PricedGraph) -> dict[str, Any] | None:
-    """By value of a graph inside a call, what it is around it; None unless inputs and results correspond one by one."""
-    inner, node = run.inlined, call.node
-    graph = inner.graph
-    made = {name for each in inner.calls for name in each.node.outputs if name is not None}
-    given = {name: value for one, pairs in handed(node) if one is run.graph for name, value in pairs}
+    """What `names_around` says of a graph that runs inside a call."""
+    given = {name: value for one, pairs in handed(call.node) if one is run.graph for name, value in pairs}
+    return names_around(call.node, run.inlined.graph, given)
+
+
+def names_around(node: Node, graph: Graph, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """By value of a graph that a call runs, what it is around the call; None unless inputs and results match one by one.
+
+    given: the operands of its inputs.
+    """
+    made = {name for each in graph.nodes for name in each.outputs if name is not None}
     made.update(entry.name for entry in graph.inputs if entry.role == "constant")
-    called: dict[str, Any] = {name: Ref(f"{node.name}/{name}") for name in made} | given
+    called: dict[str, Any] = {**{name: Ref(f"{node.name}/{name}") for name in made}, **given}
     results = [*flat(output.value for output in graph.outputs)]
     pairs = [(x, name) for x, name in zip(results, node.outputs, strict=False) if name is not None]
     own = {x.name: Ref(name) for x, name in pairs if isinstance(x, Ref) and x.name in made}
     is_whole = len(results) == len(node.outputs) and len(own) == len(pairs)
     if not is_whole or any(entry.name not in called for entry in graph.inputs):
         return None
-    nested = [x for each in inner.calls for x in flat((each.node.args, *each.node.kwargs))]
+    nested = [x for each in graph.nodes for x in flat((each.args, *each.kwargs))]
     captured = {name for x in nested if isinstance(x, Graph) for name in x.captures}
-    return called | own if captured.isdisjoint(called) else None
+    return {**called, **own} if captured.isdisjoint(called) else None
 
 
-def _around(inner: PricedCall, call: PricedCall, called: Mapping[str, Any]) -> PricedCall:
-    """A call of a graph, as one of the graph around it. called: what its values are there."""
-    of = call.node
-    node = inner.node.changed(lambda x: called.get(x.name, x) if isinstance(x, Ref) else x)
-    node = replace(
-        node,
+def node_around(node: Node, of: Node, called: Mapping[str, Any]) -> Node:
+    """A node of a graph that a call runs, as one of the graph around it. called: what its values are there."""
+    return replace(
+        node.changed(lambda x: called.get(x.name, x) if isinstance(x, Ref) else x),
         name=f"{of.name}/{node.name}",
         outputs=tuple([None if name is None else called[name].name for name in node.outputs]),
         python_stack=node.python_stack or of.python_stack,
         module_stack=node.module_stack or of.module_stack,
+        module=node.module or of.module,
+        module_type=node.module_type if node.module else of.module_type,
+        source=node.source or of.source,
     )
+
+
+def _around(inner: PricedCall, call: PricedCall, called: Mapping[str, Any]) -> PricedCall:
+    """A call of a graph, as one of the graph around it."""
+    node = node_around(inner.node, call.node, called)
     is_alike = inner.gradient is None or call.gradient is not None
     return replace(
         inner,
