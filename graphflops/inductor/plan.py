@@ -1,8 +1,8 @@
 """The plan of a compiled program: the kernels of its forward and backward, their order, and what they store.
 
 Calls become operators of a joint graph; the partitioner chooses what is saved between forward and backward. Each of the two
-becomes kernels, in that of two orders which has the lowest peak by inductor's estimate (`reorder_for_peak_memory` in
-torch/_inductor/memory.py; with its other two orders no peak of 61 programs moves by more than 2 %).
+becomes kernels, in that of three orders which has the lowest peak by inductor's estimate (`reorder_for_peak_memory` in
+torch/_inductor/memory.py; its breadth-first order does not predict the peaks of 147 measured programs better).
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ def lowest_peak(
     """
     order = _Order(kernels, size, given, outputs).as_written()
     plan = _Order([kernels[index] for index in order], size, given, outputs)
-    orders = ([*range(len(kernels))], plan.least_memory())
+    orders = ([*range(len(kernels))], plan.least_memory(), plan.smallest_first())
     best = min(orders, key=lambda order: max(0, *plan.live(order)))
     return [(plan.kernels[index], amount) for index, amount in zip(best, plan.live(best), strict=False)]
 
@@ -94,6 +94,15 @@ class _Order:
                     for reader in self.readers[name]:
                         net[reader] -= self.size[name]
         return order
+
+    def smallest_first(self) -> list[int]:
+        """Kernels that read and write the fewest bytes first, each after what it reads, in the same order."""
+        moved = [sum(map(self.size.__getitem__, names), self.made[at]) for at, names in enumerate(self.reads)]
+
+        def smallest(places: Iterable[int]) -> list[int]:
+            return sorted(places, key=lambda index: (moved[index], index))
+
+        return _depth_first(smallest(range(len(moved))), lambda index: smallest(self.before[index]))
 
     def live(self, order: Sequence[int]) -> list[int]:
         """Bytes live if the kernels run in this order and no memory is reused, as inductor estimates them.

@@ -51,7 +51,7 @@ def test_peaks_and_orders_of_random_graphs(seed: int) -> None:
         outputs = {each.outputs[0] for each in kernels if choose.random() < 0.3} | {kernels[-1].outputs[0]}
         plan = _Order(kernels, sizes.__getitem__, {"given 0", "given 1"}, outputs)
         count = len(kernels)
-        orders = [plan.as_written(), plan.least_memory()]
+        orders = [plan.as_written(), plan.least_memory(), plan.smallest_first()]
         assert orders[0] == list(range(count))
         for order in orders:
             assert sorted(order) == list(range(count))

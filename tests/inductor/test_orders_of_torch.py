@@ -92,7 +92,8 @@ def test_orders_are_those_of_inductor(seed: int) -> None:
         order: Any = OrderedSet(outputs)
         least = memory.topological_sort_lpmf(nodes, inputs, buffers, order)
         assert plan.least_memory() == [node.index for node in least]
-        orders = [list(range(len(kernels))), plan.least_memory()]
+        assert plan.smallest_first() == [node.index for node in memory.topological_sort_dfs(nodes)]
+        orders = [list(range(len(kernels))), plan.least_memory(), plan.smallest_first()]
         best = min(orders, key=lambda order: max(0, *plan.live(order)))  # the first of equal ones
         assert [one for one, _ in lowest_peak(kernels, sizes.__getitem__, given, outputs)] == [
             kernels[at] for at in best
