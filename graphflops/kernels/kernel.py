@@ -151,7 +151,6 @@ class Strided(Struct, frozen=True):
     tensors: int  # tensors read and written
     waste: float = 0.0  # bytes loaded for each element that belong to no operand of it
     has_casts: bool = False  # whether operands have another element type
-    gaps: int = 0  # bytes moved beside elements that are not contiguous: memory moves whole sectors
 
 
 class Windows(Struct, frozen=True):

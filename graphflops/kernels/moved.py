@@ -195,16 +195,7 @@ def strided(out: Tensor, operands: Sequence[Tensor]) -> Strided | None:
     if is_alike and not has_casts:
         return None
     waste = sum(_waste(axes, place, tensor.bits / _BITS) for place, tensor in enumerate(tensors) if axes)
-    gaps = sum(map(_gaps, (out, *tensors)))  # partly written sectors are read first
-    return Strided(out.numel, max(len(axes), 1), len(tensors), waste, has_casts, gaps)
-
-
-def _gaps(x: Tensor) -> int:
-    """Bytes that memory moves beside a tensor without contiguous elements, because it moves whole sectors."""
-    steps = [step for size, step in zip(x.shape, x.strides, strict=True) if size > 1 and step]
-    width = x.bits / _BITS
-    apart = min(min(steps, default=1) * width, _SECTOR)
-    return int(x.nbytes * (apart - width) / width) if apart > width else 0
+    return Strided(out.numel, max(len(axes), 1), len(tensors), waste, has_casts)
 
 
 def _steps(tensor: Tensor, out: Tensor) -> list[int]:

@@ -86,7 +86,7 @@ def _is_of_vectors(x: Tensor) -> bool:
 
 def _moments(call: ConcreteCall, x: Tensor, read: int) -> Kernel:
     """One block for each group, or one warp if a group has few elements."""
-    variant = "moments" if rows_of(call, x).columns >= _THREADS[-1] else "moments_of_few"
+    variant = "moments" if rows_of(call, x).columns >= _THREADS else "moments_of_few"
     return replace(_kernel(call, x, read, 0), variant=variant)
 
 
@@ -137,8 +137,7 @@ _BLOCKS, *_TURNS = limits("cudnn_9", "batch_norm", "blocks fewest_turns most_tur
 _WARP = 32  # pixels
 (_LONE,) = limits("aten_2", "group_norm", "lone")
 _SHARED = 2  # images per block
-_THREADS = (32, 64, 128, 256, 512)  # of a block along an image's pixels; the last is that of a block
-_IN_TURN = 4  # pixels per thread in gradients
+_THREADS = 512  # of a block
 
 
 def batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
@@ -153,7 +152,7 @@ def batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
         moments = _of(call, x, size, 0, _channels(x, _pixels(x)), "batch_norm_moments_last")
         applied = _of(call, x, size, size, Rows(_pixels(x), channels), "batch_norm_applied_last")
         return [running, moments, running, applied]
-    moments = _of(call, x, size, 0, _channels(x, _turns(x, 1)), "batch_norm_moments")
+    moments = _of(call, x, size, 0, _channels(x, _pixels(x)), "batch_norm_moments")
     return [moments, running, _applied(call, x)[-1]]
 
 
@@ -173,7 +172,7 @@ def batch_norm_backward(call: ConcreteCall, x: Tensor) -> list[Kernel]:
             each = replace(rows, shape=(1, _count(x)), dtype="float32", bits=32, nbytes=4 * _count(x))
             return [sums, pointwise(rows, [rows, each, each], size + 2 * each.nbytes, size, 2 * x.numel)]
         return [sums, _of(call, x, 2 * size, size, Rows(_pixels(x), _count(x)), "batch_norm_gradient_last")]
-    return [_of(call, x, 2 * size, size, _channels(x, _turns(x, _IN_TURN)), "batch_norm_backward")]
+    return [_of(call, x, 2 * size, size, _channels(x, _pixels(x)), "batch_norm_backward")]
 
 
 def _is_innermost(x: Tensor) -> bool:
@@ -209,20 +208,8 @@ def _pixels(x: Tensor) -> int:
 
 
 def _channels(x: Tensor, columns: int) -> Rows:
-    """One block for each channel. columns: elements that it loops over, with those that have no pixel."""
+    """One block for each channel. columns: elements that it loops over."""
     return Rows(_count(x), columns, is_inner=False)
-
-
-def _turns(x: Tensor, each: int) -> int:
-    """Elements that a channel's block loops over, in steps of its number of threads: rows of pixels of several images."""
-    pixels = prod(x.shape[2:])
-    along = max(_threads(pixels // each), min(_threads(pixels), _THREADS[1]))
-    across = _THREADS[-1] // along
-    return -(-x.shape[0] // across) * -(-pixels // along) * _THREADS[-1]
-
-
-def _threads(pixels: int) -> int:
-    return next((each for each in _THREADS if pixels <= each), _THREADS[-1])
 
 
 def _applied(call: ConcreteCall, x: Tensor) -> list[Kernel]:
@@ -232,8 +219,8 @@ def _applied(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     factors = []
     if is_of_cudnn and is_last(x) and prod(x.shape[2:]) > 1:  # a block processes pieces of an image in turn
         image = x.numel // max(x.shape[0], 1)
-        turns = max(largest_power(max(image // (_THREADS[-1] * _BLOCKS), 1), _TURNS[1]), _TURNS[0])
-        pieces = Rows(x.shape[0] * -(-image // (_THREADS[-1] * turns)), min(turns, -(-image // _THREADS[-1])))
+        turns = max(largest_power(max(image // (_THREADS * _BLOCKS), 1), _TURNS[1]), _TURNS[0])
+        pieces = Rows(x.shape[0] * -(-image // (_THREADS * turns)), min(turns, -(-image // _THREADS)))
         return [_of(call, x, read, written, pieces, "batch_norm_pieces")]
     if x.bits == HALF and not is_of_cudnn:  # the variance in float32, and the inverse of its square root
         sizes = Strided(channels, 1, 2, has_casts=True)

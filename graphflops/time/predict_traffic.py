@@ -39,7 +39,6 @@ _UNLIMITED = 1e6  # per multiprocessor and cycle, if a device has no constant
 def seconds(kernel: Kernel, width: float, rates: Rates, device: Device) -> Times:
     """Seconds of a kernel. width: bytes of an element."""
     moved = kernel.read_bytes + kernel.written_bytes
-    moved += kernel.sizes.gaps if isinstance(kernel.sizes, Strided) else 0
     cached = bandwidth.cached(moved, device)
     through = bandwidth.through(device)
     from_memory = min(device.bandwidth * rates.get("reached", bandwidth.REACHED), through * rates["memory"])

@@ -122,8 +122,8 @@ class _Timer:
                 continue
             batch, alone = self._batch(kernels), clock.link.alone
             if part == "all":
-                given, fills = (launch.host_seconds, batch.kernel_seconds), batch.bound == "matrix"
-                took = [each.run(*given, fills=fills, waits=launch.waits) for each in self.clocks]
+                given = (launch.host_seconds, batch.kernel_seconds)
+                took = [each.run(*given, waits=launch.waits) for each in self.clocks]
             else:
                 took = [_exchanged(launch, batch, each) for each in self.clocks]
             tally.exposed += (clock.link.alone - alone) * times

@@ -7,7 +7,6 @@ Collectives run beside other kernels, in one stream for each group of devices.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import inf
 
 from msgspec import Struct
 
@@ -109,10 +108,6 @@ def recurrent_seconds(costs: Costs, kernels: Sequence[Kernel]) -> float:
 # The speed of a collective and of another kernel while both run, relative to running alone: they share multiprocessors and
 # memory. Fitted to 24 pairs of a collective and products or copies on two H200.
 _EXCHANGE_SPEED, _KERNEL_SPEED = 0.6, 0.8
-_HANDOVER = 6e-6  # seconds until a stream continues after an event of another stream
-_TAIL = 50e-6  # seconds before the end of a product in which its last tiles leave multiprocessors
-_SHORT = 0.2  # the longest tail, as a share of a product's time
-_NOTHING = 1e-12  # seconds
 
 
 def kernels_end(kernels: float, exchange: float) -> float:
@@ -139,14 +134,13 @@ class Running(Struct):
     alone: float = 0.0  # seconds in which no other kernel ran
     lasted: float = 0.0  # once it has ended: seconds since it could start
     stream: str = ""
-    has_begun: bool = False
 
 
 class Link(Struct):
     """The streams of collectives, one for each group of devices; collectives of one stream run one after the other."""
 
     queues: dict[str, list[Running]] = {}  # by stream; none is empty
-    now: float = 0.0  # the moment up to which the streams are simulated
+    now: float = 0.0  # the moment up to which the streams have run
     finished: dict[int, Running] = {}  # by ticket
     idle: dict[str, float] = {}  # by stream, when its last collective ended
     alone: float = 0.0  # seconds in which a collective ran and no other kernel did
@@ -158,94 +152,55 @@ class Link(Struct):
     def start_ahead(self, one: Running, now: float) -> float:
         """Queue a collective that may run as soon as it is ready; return by how much it delays kernels that end by `now`."""
         one.ready = max(one.ready, self.idle.get(one.stream, 0.0))
-        is_first = one.stream not in self.queues
-        lasts = min(max(now - one.ready, 0.0), one.left / _EXCHANGE_SPEED) * is_first
-        delay = lasts * (1 - _KERNEL_SPEED)
-        one.has_begun = lasts > 0
         self.queues.setdefault(one.stream, []).append(one)
-        if one.has_begun:
-            self.now = now + delay
-            self._advance([one], lasts * _EXCHANGE_SPEED, one.ready + lasts)
+        if self.queues[one.stream][0] is not one or one.ready >= now:
+            return 0.0
+        delay = (self._run(one, one.ready, now, _EXCHANGE_SPEED) - one.ready) * (1 - _KERNEL_SPEED)
+        self.now = now + delay
         return delay
 
-    def beside(self, at: float, seconds: float, *, fills: bool) -> float:
-        """When a kernel that starts at `at` ends. fills: whether it holds all multiprocessors, as products do."""
-        if not self.queues:
-            return at + seconds
-        self._run_alone(at)
-        if fills and not self._begun(at - _HANDOVER):
-            return self._blocked(at, seconds)
-        left = seconds
-        while left > 0 and self.queues:
-            running = self._begun(at)
-            speed = _KERNEL_SPEED if running else 1.0
-            begins = [each.ready - at for each in self._first if not each.has_begun]
-            lasts = min(left / speed, *begins, *[each.left / _EXCHANGE_SPEED for each in running])
-            at, left = at + lasts, left - lasts * speed
-            self._advance(running, lasts * _EXCHANGE_SPEED, at)
-            if fills and self.queues and not any(each.has_begun for each in self._first):
-                return self._blocked(at, left)
-        self.now = at + max(left, 0.0)
-        return self.now
+    def beside(self, at: float, seconds: float) -> float:
+        """When a kernel that starts at `at` ends. It is slower while the first collectives of the streams run."""
+        self.run(at)
+        first = [queue[0] for queue in self.queues.values()]
+        starts = [(min(max(one.ready - at, 0.0), seconds), one.left) for one in first]
+        ends = at + max([wait + kernels_end(seconds - wait, left) for wait, left in starts], default=seconds)
+        self.run(ends, _EXCHANGE_SPEED)
+        return ends
 
     def end(self, ticket: int) -> float:
         """When a collective ends that other kernels wait for."""
         while ticket not in self.finished:
-            self._step(inf)
+            self.run(min(max(self.now, queue[0].ready) + queue[0].left for queue in self.queues.values()))
         return self.finished[ticket].ready + self.finished[ticket].lasted
 
-    @property
-    def _first(self) -> list[Running]:
-        return [queue[0] for queue in self.queues.values()]
-
-    def _begun(self, at: float) -> list[Running]:
-        """The collectives that run at a moment. Those that are ready start."""
-        found = [each for each in self._first if each.has_begun or each.ready <= at]
-        for each in found:
-            each.has_begun = True
-        return found
-
-    def _blocked(self, at: float, seconds: float) -> float:
-        """When a kernel ends that holds all multiprocessors: a collective starts only beside its last tiles."""
-        self.now = at + seconds - min(_TAIL, _SHORT * seconds)
-        self._run_alone(at + seconds, is_beside=True)
-        return at + seconds
-
-    def _run_alone(self, until: float, *, is_beside: bool = False) -> None:
-        """Run the queues as if no other kernel ran. is_beside: whether one does run, but leaves them room."""
-        while self.now < until and self._step(until, is_beside=is_beside):
-            pass
+    def run(self, until: float, speed: float = 1.0) -> None:
+        """Run all streams up to a moment. speed: less than 1 while other kernels run."""
+        alone = 0.0
+        for stream in [*self.queues]:
+            at, ran = self.now, 0.0
+            while stream in self.queues and (begin := max(at, self.queues[stream][0].ready)) < until:
+                one = self.queues[stream][0]
+                at = self._run(one, begin, until, speed)
+                if speed == 1.0:
+                    one.alone, ran = one.alone + at - begin, ran + at - begin
+            alone = max(alone, ran)
+        self.alone += alone
         self.now = max(self.now, until)
 
-    def _step(self, until: float, *, is_beside: bool = False) -> bool:
-        """Run the streams until a collective ends or starts. False if none starts in time."""
-        due = [each for each in self._first if each.has_begun or each.ready + _HANDOVER <= until]
-        if not due:
-            return False
-        self.now = max(self.now, min(self.now if each.has_begun else each.ready for each in due))
-        running = self._begun(self.now)
-        begins = [each.ready for each in due if not each.has_begun]
-        lasts = min(*(each.left for each in running), *(at - self.now for at in (until, *begins)))
-        self.now += lasts
-        if not is_beside:
-            self.alone += lasts
-            for each in running:
-                each.alone += lasts
-        self._advance(running, lasts, self.now)
-        return True
-
-    def _advance(self, running: Iterable[Running], seconds: float, at: float) -> None:
-        """Advance running collectives by these seconds. When one ends, its stream continues with the next."""
-        for each in running:
-            each.left -= seconds
-            if each.left >= _NOTHING:
-                continue
-            each.lasted = at - each.ready
-            self.finished[each.ticket], self.idle[each.stream] = each, at
-            _, *queue = self.queues.pop(each.stream)
-            if queue:
-                queue[0].ready = max(queue[0].ready, at)
-                self.queues[each.stream] = queue
+    def _run(self, one: Running, begin: float, until: float, speed: float) -> float:
+        """Run the first collective of a stream; return when it stops. If it ends, the stream continues with the next."""
+        ends = begin + one.left / speed
+        if ends > until:
+            one.left -= (until - begin) * speed
+            return until
+        one.lasted = ends - one.ready
+        self.finished[one.ticket], self.idle[one.stream] = one, ends
+        _, *queue = self.queues.pop(one.stream)
+        if queue:
+            queue[0].ready = max(queue[0].ready, ends)
+            self.queues[one.stream] = queue
+        return ends
 
 
 class Clock(Struct):
@@ -269,12 +224,10 @@ class Clock(Struct):
         """When all launches so far have run and, in eager execution, the CPU has made them."""
         return max(self.host, self.gpu) if self.is_eager else self.gpu
 
-    def run(
-        self, host_seconds: float, kernels: Sequence[float], *, fills: bool = False, waits: bool = False
-    ) -> float:
+    def run(self, host_seconds: float, kernels: Sequence[float], *, waits: bool = False) -> float:
         """Run one call; return how much longer the program takes. kernels: seconds of each kernel.
 
-        fills: whether they hold all multiprocessors, as products do. waits: whether the CPU waits for the GPU.
+        waits: whether the CPU waits for the GPU.
         """
         if self.is_cpu:  # measured kernel times include what the CPU does to start them
             return max(sum(kernels), host_seconds * self.is_eager) * self.slowness
@@ -290,7 +243,7 @@ class Clock(Struct):
                 host += share
                 start = gpu if gpu > host else host
                 alone = start + (seconds + gap)
-                gpu = self.link.beside(start, seconds, fills=fills) + gap if queues else alone
+                gpu = self.link.beside(start, seconds) + gap if queues else alone
         else:
             host += host_seconds
         if waits and gpu > host:

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from graphflops.kernels.call import Tensor
 from graphflops.kernels.foreach import Pass, _packed, together
 from graphflops.kernels.kernel import Chunks, Kernel, Rows
-from graphflops.kernels.rowwise import _threads, _turns
 from tests.one_call import g
 from tests.support import t
 from tests.time.one_call import backward, forward, made
@@ -77,38 +75,6 @@ def test_which_batch_norms_are_of_cudnn(
     x = g(*shape, dtype=dtype)
     kernels = forward("aten.batch_norm.default", x, *vectors, t(8), t(8), True, 0.1, 1e-5, True)
     assert any("training" in kernel.variant for kernel in kernels) is is_of_cudnn
-
-
-@pytest.mark.parametrize(
-    ("pixels", "threads"),
-    [(1, 32), (32, 32), (33, 64), (64, 64), (65, 128), (256, 256), (257, 512), (512, 512), (513, 512)],
-)
-def test_threads_along_the_pixels_of_an_image(pixels: int, threads: int) -> None:
-    assert _threads(pixels) == threads
-
-
-@pytest.mark.parametrize(
-    ("images", "pixels", "each", "turns"),
-    [
-        # 512 threads: so many along the pixels, at least 64 where there are as many, the rest along the images.
-        (1, 16, 1, 1),
-        (16, 16, 1, 1),
-        (17, 16, 1, 2),
-        (8, 64, 4, 1),
-        (9, 64, 4, 2),
-        (4, 128, 4, 1 * 2),  # 64 threads, two pixels each
-        (8, 128, 4, 1 * 2),
-        (9, 128, 4, 2 * 2),
-        (2, 256, 1, 1),
-        (3, 256, 1, 2),
-        (1, 2048, 4, 4),
-        (3, 2049, 4, 3 * 5),
-    ],
-)
-def test_turns_of_a_block(images: int, pixels: int, each: int, turns: int) -> None:
-    """Each turn goes through 512 elements, with those that have no pixel."""
-    x = Tensor((images, 8, pixels), "float32", 32, (8 * pixels, pixels, 1), 32 * images * pixels)
-    assert _turns(x, each) == 512 * turns
 
 
 def test_the_work_of_a_batch_norm_is_its_operators() -> None:

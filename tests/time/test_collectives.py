@@ -142,33 +142,25 @@ def test_the_time_that_nothing_hides_is_that_of_the_collective() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exchange", "kernels", "fills", "measured"),
+    ("exchange", "kernels", "measured"),
     [
         # two H200, microseconds: the collective alone, each kernel alone, all of them together
-        (899.2, [1383.5 / 8] * 8, True, 1746.6),
-        (1121.2, [1393.8 / 8] * 8, True, 1817.2),
-        (536.9, [1406.9 / 8] * 8, True, 1610.2),
-        (262.7, [260.2], False, 396.6),
-        (254.7, [765.4 / 3] * 3, False, 846.0),
-        (1080.5, [511.7], False, 1323.3),
-        (899.5, [1525.7 / 3] * 3, False, 1803.1),
+        (899.2, [1383.5 / 8] * 8, 1746.6),
+        (1121.2, [1393.8 / 8] * 8, 1817.2),
+        (536.9, [1406.9 / 8] * 8, 1610.2),
+        (262.7, [260.2], 396.6),
+        (254.7, [765.4 / 3] * 3, 846.0),
+        (1080.5, [511.7], 1323.3),
+        (899.5, [1525.7 / 3] * 3, 1803.1),
     ],
 )
-def test_two_streams_share_a_gpu(exchange: float, kernels: list[float], fills: bool, measured: float) -> None:
+def test_two_streams_share_a_gpu(exchange: float, kernels: list[float], measured: float) -> None:
     link = Link()
     link.start(1, -10.0, exchange)
     at = 0.0
     for seconds in kernels:
-        at = link.beside(at, seconds, fills=fills)
+        at = link.beside(at, seconds)
     assert max(at, link.end(1)) == pytest.approx(measured, rel=0.06)
-
-
-def test_a_collective_waits_for_the_end_of_a_product_that_starts_before() -> None:
-    link = Link()
-    link.start(1, 0.0, 100e-6)
-    assert link.beside(1e-6, 500e-6, fills=True) == pytest.approx(501e-6)
-    # it began beside the last tiles, 50 us before the end of the product
-    assert link.end(1) == pytest.approx(551e-6)
 
 
 def test_a_collective_knows_may_run_ahead_of_the_kernels() -> None:

@@ -121,12 +121,12 @@ def started(times: int = 1) -> list[Launches]:
     ]
 
 
-def test_a_collective_begins_beside_the_end_of_a_product() -> None:
-    """A product holds all multiprocessors but in its last 50 us; the exchange takes the rest of its ten seconds after it."""
+def test_a_product_of_a_graph_starts_with_the_collective() -> None:
+    """At 0.8 of its speed it takes 7.5 s, in which 4.5 s of the exchange pass; the rest of its ten seconds is exposed."""
     phase, rows = timer(is_launched=False).phase(started())
     assert (phase.communication, rows[0].collective) == (10, 10)
-    assert phase.exposed == pytest.approx(10 - 50e-6)
-    assert phase.seconds == pytest.approx(6 - 50e-6 + 10)
+    assert phase.exposed == pytest.approx(10 - 4.5)
+    assert phase.seconds == pytest.approx(7.5 + 10 - 4.5)
 
 
 def test_a_product_that_is_launched_later_runs_beside_a_collective() -> None:

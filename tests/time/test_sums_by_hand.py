@@ -47,19 +47,19 @@ def test_eager_kernels_wait_for_their_launch() -> None:
 def test_a_slow_cpu_takes_longer_for_each_call() -> None:
     clock = Clock(is_eager=True, gap=0.0, slowness=3.0)
     assert clock.run(4.0, [1.0], waits=False) == 13
-    clock.run(1.0, [1.0, 1.0], fills=False, waits=False)
+    clock.run(1.0, [1.0, 1.0], waits=False)
     assert clock.host == 15
 
 
 def test_kernels_beside_collectives() -> None:
     clock = Clock(is_eager=False, gap=0.5)
-    assert clock.run(7.0, [2.0, 3.0], fills=False, waits=False) == 6
+    assert clock.run(7.0, [2.0, 3.0], waits=False) == 6
     assert clock.host == 0
     assert clock.start(1, 10.0) == 0
     assert clock.wait(1) == 10
     eager = Clock(is_eager=True, gap=0.5)
-    assert eager.run(2.0, [], fills=False, waits=False) == 2
-    assert eager.run(2.0, [5.0], fills=False, waits=True) == 7
+    assert eager.run(2.0, [], waits=False) == 2
+    assert eager.run(2.0, [5.0], waits=True) == 7
     assert (eager.host, eager.gpu) == (9, 9)
 
 
@@ -67,30 +67,12 @@ def test_a_collective_and_a_kernel_slow_each_other_down() -> None:
     """While both run a collective has 0.6 of its speed and a kernel 0.8."""
     link = Link()
     link.start(1, 0.0, 6.0)
-    assert link.beside(0.0, 4.0, fills=False) == pytest.approx(5)  # 4 / 0.8, in which 5 * 0.6 are exchanged
+    assert link.beside(0.0, 4.0) == pytest.approx(5)  # 4 / 0.8, in which 5 * 0.6 are exchanged
     assert link.end(1) == pytest.approx(5 + 3)
     link.start(2, 8.0, 0.6)
-    assert link.beside(8.0, 4.0, fills=False) == pytest.approx(8 + 1 + (4 - 0.8))  # alone after 1 s
+    assert link.beside(8.0, 4.0) == pytest.approx(8 + 1 + (4 - 0.8))  # alone after 1 s
     assert link.end(2) == pytest.approx(9)
-    assert link.beside(20.0, 4.0, fills=True) == 24
-
-
-def test_a_collective_begins_beside_the_last_tiles_of_a_product() -> None:
-    """A tail is a fifth of a product, and 50 us at most."""
-    link = Link()
-    link.start(1, 0.0, 1e-4)
-    assert link.beside(0.0, 1e-4, fills=True) == 1e-4
-    assert link.end(1) == pytest.approx(0.8e-4 + 1e-4)
-    link.start(2, 1.0, 1e-3)
-    assert link.beside(1.0, 1.0, fills=True) == 2
-    assert link.end(2) == pytest.approx(2 - 50e-6 + 1e-3)
-
-
-def test_a_collective_that_runs_already_goes_on_beside_a_product() -> None:
-    link = Link()
-    link.start(1, 0.0, 6.0)
-    assert link.beside(1.0, 4.0, fills=True) == pytest.approx(1 + 4 / 0.8)  # it began alone, a second before
-    assert link.end(1) == pytest.approx(6 + (6 - 1 - 5 * 0.6))
+    assert link.beside(20.0, 4.0) == 24
 
 
 def test_collectives_run_one_after_the_other() -> None:
@@ -113,7 +95,7 @@ def test_collectives_of_two_groups_run_at_once() -> None:
     assert (link.alone, link.end(1), link.end(3), link.alone) == (3, 6, 7, 7)
     link.start(4, 8.0, 6.0, "data")
     link.start(5, 9.0, 0.6, "tensor")
-    assert link.beside(8.0, 4.0, fills=False) == pytest.approx(8 + 4 / 0.8)
+    assert link.beside(8.0, 4.0) == pytest.approx(8 + 4 / 0.8)
     assert link.end(5) == pytest.approx(9 + 0.6 / 0.6)
     assert link.end(4) == pytest.approx(13 + (6 - 5 * 0.6))
 
@@ -132,8 +114,8 @@ def test_one_that_runs_ahead_waits_for_those_of_its_own_group_alone() -> None:
 def test_a_collective_that_is_not_ready_lets_kernels_run_alone() -> None:
     link = Link()
     link.start(1, 3.0, 6.0)
-    assert link.beside(0.0, 2.0, fills=False) == 2
-    assert link.beside(2.0, 5.0, fills=False) == pytest.approx(3 + 4 / 0.8)
+    assert link.beside(0.0, 2.0) == 2
+    assert link.beside(2.0, 5.0) == pytest.approx(3 + 4 / 0.8)
 
 
 def time(seconds: float, spread: float = 1.0, bound: Any = "memory") -> Time:
@@ -306,11 +288,3 @@ def test_written_kernels_count_loads() -> None:
         "fused.outer",
         Rows(5, 20, False),
     )
-
-
-def test_which_runs_first() -> None:
-    """A stream goes on 6 us after an event of another: a product that starts before has the multiprocessors."""
-    for starts, ends in ((5e-6, 5e-6 + 4), (7e-6, 7e-6 + 4 / 0.8)):
-        link = Link()
-        link.start(1, 0.0, 6.0)
-        assert link.beside(starts, 4.0, fills=True) == pytest.approx(ends, abs=1e-9)
