@@ -183,9 +183,12 @@ def fused_memory(problem: Problem, choice: Choice, out_bytes: Dim) -> AttentionM
     backward = batch * heads * rows * (width + 1) * FLOAT_BYTES + shared
     if choice.kernel == "efficient":
         backward = batch * heads * (_blocks(problem) + rows) * FLOAT_BYTES
-        if problem.mask is not None and problem.mask.type.requires_grad:  # for every batch entry and head
-            keys = rounded(key.shape[2], _MASK_GRADIENT_ALIGNMENT)
-            backward += batch * heads * rows * keys * (problem.mask.type.dtype.bits // 8)
+        mask = None if problem.mask is None else problem.mask.type
+        if mask is not None and mask.requires_grad:  # for every batch entry and head
+            scores = batch * heads * rows
+            backward += scores * rounded(key.shape[2], _MASK_GRADIENT_ALIGNMENT) * (mask.dtype.bits // 8)
+            if mask.numel == scores * key.shape[2]:  # the mask's gradient is a part of that
+                backward -= mask.like().nbytes
     halves = (ceil_div(shared, 2),) * 2
     return AttentionMemory(problem, choice, masked + filled, masked, backward, halves)
 
