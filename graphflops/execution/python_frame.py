@@ -58,9 +58,9 @@ class Frame(Struct):
     returned: dict[str, bool] = {}
 
     def is_done(self, node: Node, child: str) -> bool:
-        """Whether the statement was done before a call on the same line."""
+        """Whether the statement was done before a call on the same line. What `return` runs is done with the function."""
         running, statement = self.running, self.running.statement
-        is_inside = bool(child) and child == running.inside
+        is_inside = (bool(child) and child == running.inside) or statement.returns is not None
         if statement.is_piece or is_inside or self.line.number != running.opened:
             return False
         tensors = [name for name in statement.or_numbers if name in self.variables]
