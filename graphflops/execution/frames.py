@@ -46,7 +46,11 @@ class References:
         memory_of: Mapping[str, str],  # by value, the value whose memory it shares
         is_empty: Callable[[str], bool],  # whether a value is a vector without elements
     ) -> None:
-        self.nodes, self.reads, self.memory_of, self.is_empty = nodes, reads, memory_of, is_empty
+        self.nodes, self.memory_of, self.is_empty = nodes, memory_of, is_empty
+        # A size is no element: where an export reads it says nothing of what Python holds.
+        self.reads = [
+            () if node.operator.name == "size" else read for node, read in zip(nodes, reads, strict=True)
+        ]
         self.until: dict[str, int] = {}
         self.assumed: dict[str, int] = {}  # by owner of memory that an unknown variable holds: its last call
         self.frames: list[Frame] = []
@@ -197,17 +201,16 @@ class References:
         An export has no line that only returns, such as `return x, weights`: the function is assumed to return the weights
         that it binds last.
         """
-        running, statement, name = frame.running, frame.running.statement, ""
-        targets = statement.targets
-        if running.beside and statement.is_call and len(targets) < 2:
+        running, targets, name = frame.running, frame.running.statement.targets, ""
+        if running.beside and running.statement.is_call and len(targets) < 2:
             name = f"{''.join(targets)}[:]"
             frame.variables[name] = running.beside
         elif targets[1:] and not self.distributions.isdisjoint(frame.variables.get(targets[1], ())):
             name = targets[1]
         if name:
             frame.returned = {name: name not in frame.returned}
-        elif statement.returns is not None:
-            frame.returned = dict.fromkeys(statement.returns, True)
+        elif running.statement.returns is not None:
+            frame.returned = dict.fromkeys(running.statement.returns, True)
 
     def tell_tuples(self, frame: Frame) -> None:
         """A variable that a statement reads as a tensor is no tuple; one whose tensor a line reads without its name is."""

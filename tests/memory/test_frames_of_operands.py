@@ -9,6 +9,7 @@ from torch import nn
 import graphflops
 from tests.memory.test_frames import WIDTH, LiveBytes
 from tests.memory.test_frames_of_statements import Linears
+from tests.memory.test_references_by_hand import ran, until
 
 
 class Angles(nn.Module):
@@ -78,3 +79,16 @@ def test_the_peak_is_that_of_the_module_run_eagerly(module: nn.Module) -> None:
     with torch.no_grad(), LiveBytes((x, dict(module.named_parameters()))) as ran:
         module(x)
     assert report.totals.peak_bytes - x.nbytes == ran.peak
+
+
+def test_what_reads_a_size_holds_nothing() -> None:
+    """An export takes the length of the sines from the angles, which end with the function that made them."""
+    caller, table = (5, "sine = self.inner(x)"), (7, "angles = x.tile(2)")
+    calls = [
+        ran("angles", "tile.default", "x", caller, table),
+        ran("sine", "sin.default", "angles", caller, (8, "sine = torch.sin(angles)")),
+        ran("other", "cos.default", "sine", caller, (9, "return torch.cos(sine)")),
+        ran("length", "sym_size.int", "angles", (6, "n = sine.shape[0]")),
+        ran("y", "tanh.default", "other length", (6, "y = torch.tanh(sine)")),
+    ]
+    assert until(*calls)["angles"] == 2  # the function's last call
