@@ -60,11 +60,11 @@ class Frame(Struct):
     def is_done(self, node: Node, child: str) -> bool:
         """Whether the statement was done before a call on the same line. What `return` runs is done with the function."""
         running, statement = self.running, self.running.statement
-        is_inside = (bool(child) and child == running.inside) or statement.returns is not None
+        is_inside = bool(child) and child == running.inside
         if statement.is_piece or is_inside or self.line.number != running.opened:
             return False
-        tensors = [name for name in statement.or_numbers if name in self.variables]
-        if running.ran >= statement.times + len(tensors) and statement.runs_last:
+        times = statement.times + sum(name in self.variables for name in statement.or_numbers)
+        if running.ran >= times and statement.runs_last and statement.returns is None:
             return True
         parts = statements(self.line.text, self.own)
         after = parts[(running.part + 1) % len(parts)]
