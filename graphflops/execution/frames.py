@@ -61,9 +61,8 @@ class References:
         # The lines of each call; those of the call before it if it has none.
         self.stacks: list[tuple[CodeLine, ...]] = []
         for node in nodes:
-            self.stacks.append(
-                code_lines(node.python_stack, node.module_stack) or next(reversed(self.stacks), ())
-            )
+            lines = code_lines(node.python_stack, node.module_stack)
+            self.stacks.append(lines or next(reversed(self.stacks), ()))
         self.own = module_variables(nodes)
         # Tensors alone: which variables have the numbers of an open size, no line shows, and no fixed size has any.
         self.results = [tuple([x for x in node.outputs if x and x in memory_of]) for node in nodes]
