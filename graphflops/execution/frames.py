@@ -23,7 +23,8 @@ from graphflops.graph import Node
 _PASSING = frozenset({"cast", "dropout"})  # kinds of calls that convert or scale probabilities
 # Kinds of modules whose result replaces their operand.
 _PASSED_THROUGH = frozenset({"softmax", "dropout"})
-_BATCHED_PRODUCTS = frozenset({"matmul", "bmm", "einsum"})  # of two computed tensors
+# Products of two computed tensors, or of rows that were sorted for them.
+_BATCHED_PRODUCTS = frozenset({"matmul", "bmm", "einsum", "grouped_mm"})
 _JOINS = frozenset({"cat", "stack"})
 _AFTER_SOFTMAX = 3  # products after a softmax: project the values, weigh them, project the result
 
@@ -45,7 +46,11 @@ class References:
         memory_of: Mapping[str, str],  # by value, the value whose memory it shares
         is_empty: Callable[[str], bool],  # whether a value is a vector without elements
     ) -> None:
-        self.nodes, self.reads, self.memory_of, self.is_empty = nodes, reads, memory_of, is_empty
+        self.nodes, self.memory_of, self.is_empty = nodes, memory_of, is_empty
+        # A size is no element: where an export reads it says nothing of what Python holds.
+        self.reads = [
+            () if node.operator.name == "size" else read for node, read in zip(nodes, reads, strict=True)
+        ]
         self.until: dict[str, int] = {}
         self.assumed: dict[str, int] = {}  # by owner of memory that an unknown variable holds: its last call
         self.frames: list[Frame] = []
@@ -97,11 +102,9 @@ class References:
 
     def hold(self, values: Iterable[str], last: int) -> None:
         """Keep values at least until a call has run."""
-        until = self.until
-        for value in values:
-            owner = self.memory_of.get(value)
-            if owner is not None and until.get(owner, -1) < last:
-                until[owner] = last
+        for owner in map(self.memory_of.get, values):
+            if owner is not None and self.until.get(owner, -1) < last:
+                self.until[owner] = last
 
     def enter(self, lines: Sequence[CodeLine], node: Node, place: int) -> None:
         """Make `lines` the functions that run: leave those that have returned, close statements that are done.
@@ -138,9 +141,7 @@ class References:
         for depth, (frame, line) in enumerate(zip(self.frames, lines, strict=False)):
             if frame.line is line:
                 continue
-            if not frame.line.is_beside(line):
-                return depth
-            if depth and frame.begins_again(lines, depth):
+            if not frame.line.is_beside(line) or (depth and frame.begins_again(lines, depth)):
                 return depth
             if frame.line.number != line.number:
                 return depth + 1
@@ -188,9 +189,8 @@ class References:
                 frame.variables[f"#{last}"] = tuple(own)
         for target, held in zip(statement.targets, self.assigned(frame, made), strict=True):
             name = target.replace("#", f"#{running.opened}.") if "#" in target else target
-            kept = frame.variables.get(name, ()) if name.endswith("[]") else ()  # each time another element
-            if not kept:
-                self.unbind(frame, name, last)
+            kept = frame.variables.pop(name, ()) if name.endswith("[]") else ()  # each time another element
+            self.unbind(frame, name, last)
             frame.variables[name] = (*kept, *held)
         self.bind_tuple(frame)
         return operands
@@ -201,17 +201,16 @@ class References:
         An export has no line that only returns, such as `return x, weights`: the function is assumed to return the weights
         that it binds last.
         """
-        running, statement, name = frame.running, frame.running.statement, ""
-        targets = statement.targets
-        if running.beside and statement.is_call and len(targets) < 2:
+        running, targets, name = frame.running, frame.running.statement.targets, ""
+        if running.beside and running.statement.is_call and len(targets) < 2:
             name = f"{''.join(targets)}[:]"
             frame.variables[name] = running.beside
         elif targets[1:] and not self.distributions.isdisjoint(frame.variables.get(targets[1], ())):
             name = targets[1]
         if name:
             frame.returned = {name: name not in frame.returned}
-        elif statement.returns is not None:
-            frame.returned = dict.fromkeys(statement.returns, True)
+        elif running.statement.returns is not None:
+            frame.returned = dict.fromkeys(running.statement.returns, True)
 
     def tell_tuples(self, frame: Frame) -> None:
         """A variable that a statement reads as a tensor is no tuple; one whose tensor a line reads without its name is."""
@@ -225,22 +224,27 @@ class References:
                     self.tuples.add((frame.line.file, frame.opening[0].number, name))
 
     def let_go(self, frame: Frame) -> None:
-        """Forget what the first operand of a call held if the call reads another value, as after `x = outputs[0]`.
+        """Forget what the first operand of a call held if the call reads an unnamed value, as after `x = outputs[0]`.
 
         Such a line runs no call, so an export does not have it. It is assumed to run right after the last read of the old
-        value. The new value is one that no known variable holds, if there is such a value.
+        value. The new value is one that no known variable holds, if there is such a value. A variable that is read and bound
+        again, as in `x = x.view(8)`, is such an operand.
         """
-        first, name = frame.running.first, next(iter(frame.running.statement.given), "")
+        first, statement = frame.running.first, frame.running.statement
+        again = [x for x in statement.targets if x in statement.names and x not in frame.variables]
+        name = next(iter(again or statement.given), "")
         others = [other for other in frame.variables if other[0] == "#"] if name else []
         if not others and name not in frame.variables:
             return
-        values = chain(*self.reads[first : self.last + 1])
-        read = self.owners(x for x in values if x in self.memory_of and self.made.get(x, -1) < first)
+        values = [x for x in chain(*self.reads[first : self.last + 1]) if self.made.get(x, -1) < first]
+        known = [frame.variables.get(x, ()) for x in statement.names - {name}]
+        read = self.owners(x for x in values if x in self.memory_of) - self.owners(chain(*known))
         if not read or not read.isdisjoint(self.owners(frame.variables.get(name, ()))):
             return
         self.unbind(frame, name, -1)
         for other in others:
-            if read.issuperset(self.owners(frame.variables[other])):
+            held = self.owners(frame.variables[other])
+            if self.owners(values) == held if again else read >= held:
                 frame.variables[name] = frame.variables.pop(other)
 
     def assigned(self, frame: Frame, made: Sequence[str]) -> list[tuple[str, ...]]:

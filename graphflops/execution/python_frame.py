@@ -58,15 +58,15 @@ class Frame(Struct):
     returned: dict[str, bool] = {}
 
     def is_done(self, node: Node, child: str) -> bool:
-        """Whether the statement was done before a call on the same line."""
+        """Whether the statement was done before a call on the same line. A lone `return` ends with its function."""
         running, statement = self.running, self.running.statement
         is_inside = bool(child) and child == running.inside
         if statement.is_piece or is_inside or self.line.number != running.opened:
             return False
-        tensors = [name for name in statement.or_numbers if name in self.variables]
-        if running.ran >= statement.times + len(tensors) and statement.runs_last:
-            return True
+        times = statement.times + sum(name in self.variables for name in statement.or_numbers)
         parts = statements(self.line.text, self.own)
+        if running.ran >= times and statement.runs_last and (statement.returns is None or parts[1:]):
+            return True
         after = parts[(running.part + 1) % len(parts)]
         is_other = after is not statement and not statement.role(node.op, child)[0]
         return is_other and after.role(node.op, child)[0]

@@ -346,11 +346,10 @@ def _first_call(value: ast.AST) -> ast.Call | None:
 
 def _given(call: ast.AST | None) -> tuple[str, ...]:
     """A call's operands that are variables, "" for others and for operands on later lines; () if there is no call."""
-    match call:
-        case ast.Call(_, args, keywords):
-            operands = [*args, *(keyword.value for keyword in keywords)]
-            return tuple(x.id if isinstance(x, ast.Name) else "" for x in operands) or ("",)
-    return ()
+    if not isinstance(call, ast.Call):
+        return ()
+    operands = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return tuple(x.id if isinstance(x, ast.Name) else "" for x in operands) or ("",)
 
 
 def _words(value: ast.AST, own: str) -> tuple[str, ...]:
