@@ -231,6 +231,10 @@ def test_the_gradient_of_a_mask_has_rows_of_a_multiple_of_16_keys(keys: int, pad
     assert memory("efficient", *given, mask=wanted).backward == own + of_mask
     for mask in (operand((QUERIES, keys)), None):
         assert memory("efficient", *given, mask=mask).backward == own
+    # With a row for each head and query, what the kernel fills is the gradient itself and its padding.
+    whole = operand((BATCH, HEADS, QUERIES, keys), requires_grad=True)
+    beside = 2 * BATCH * HEADS * QUERIES * (padded - keys)
+    assert memory("efficient", *given, mask=whole).backward == own + beside
 
 
 @pytest.mark.parametrize(
