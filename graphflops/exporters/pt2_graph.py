@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from graphflops.dims import differ
 from graphflops.errors import FileError, shown
 from graphflops.exporters import pt2_schema as schema, pt2_values as values
 from graphflops.exporters.pt2_tables import Tables
@@ -20,15 +21,21 @@ def graph_of(decoded: schema.ExportedProgram, tables: Tables, origin: Origin) ->
     """The whole program that a member of an archive describes. tables: how the archive stores its tensors."""
     program, shared = values.Program(), tables.shared()
     module = decoded.graph_module
+    if module.graph.is_single_tensor_return:
+        raise FileError("says that it returns one tensor and no list, as a nested graph may")
     scope = Scope(program, module.graph, 0)
     inputs = scope.inputs(module.signature.input_specs, shared or {})
     values.refuse_other_names("input", module.graph.inputs, module.signature.input_specs)
     nodes = scope.nodes()
     outputs = tuple([scope.output(spec) for spec in module.signature.output_specs])
     values.refuse_other_names("output", module.graph.outputs, module.signature.output_specs)
-    known = {name for entry in inputs for name in (entry.name, entry.target)}
-    if unknown := next((out for out in outputs if out.target and out.target not in known), None):
-        raise FileError(f"has a {unknown.role} of {shown(unknown.target)}, which is no input of the program")
+    known = {name: entry.name for entry in inputs for name in (entry.name, entry.target)}
+    for out in outputs:
+        if out.target and out.target not in known:
+            raise FileError(f"has a {out.role} of {shown(out.target)}, which is no input of the program")
+        new, old = (scope.types.get(x) for x in (getattr(out.value, "name", ""), known.get(out.target, "")))
+        if out.role == "mutation" and not _fits(new, old):
+            program.note("GF102", "", f"{shown(out.target)}, {old}, cannot be written with {new}")
     nodes, inputs = with_parts(nodes, inputs, outputs, scope.types)
     if shared is None:
         inputs = with_aliases(inputs, nodes, scope.types)
@@ -51,6 +58,14 @@ def graph_of(decoded: schema.ExportedProgram, tables: Tables, origin: Origin) ->
     )
 
 
+def _fits(new: object, old: object) -> bool:
+    """Whether a tensor may be written over another: its sizes are those of the last axes, or 1."""
+    if not isinstance(new, TensorType) or not isinstance(old, TensorType):
+        return True
+    pairs = zip(reversed(new.shape), reversed(old.shape), strict=False)
+    return new.rank <= old.rank and not any(differ(one, 1) and differ(one, other) for one, other in pairs)
+
+
 class Scope:
     """One graph being read, with the values defined so far."""
 
@@ -70,7 +85,6 @@ class Scope:
         entries = [self.input(spec, shared) for spec in specs]
         for entry in entries:
             self.define(entry.name)
-        for entry in entries:
             self.type_input(entry)
         return tuple(entries)
 
@@ -142,6 +156,8 @@ class Scope:
                 is_list = returns and node.is_hop_single_tensor_return is False
                 if is_list and not program.singles.isdisjoint(map(id, args)):
                     raise FileError("returns a list, its graph one tensor: torch would take rows of it")
+                if returns and len({id(x) in program.singles for x in args if isinstance(x, Graph)}) > 1:
+                    raise FileError("has a graph that returns one tensor, and one that returns a list")
                 # Calls of old files have no names: take that of the first result, or else the operator's.
                 name = node.name or (outputs[0] if outputs else None)
                 name = operator(op).short_name if name is None else name

@@ -95,11 +95,22 @@ def scan(
     num_scan_inputs: int,
     scan_input_axes: Sequence[int] | None = None,
     scan_output_axes: Sequence[int] | None = None,
+    scan_input_directions: Sequence[int] | None = None,
+    scan_output_directions: Sequence[int] | None = None,
 ) -> Estimate:
     """The body once per slice of the scanned tensors."""
     states, scanned = _parted(operands, num_scan_inputs)
+    _require_each(len(scanned), scan_input_axes, scan_input_directions)
     pairs = zip(scan_input_axes or (0,) * len(scanned), scanned, strict=True)
-    return _scanned(body, states, scanned, [axis_of(axis, x.rank) for axis, x in pairs], scan_output_axes)
+    places = [axis_of(axis, x.rank) for axis, x in pairs]
+    found = _scanned(body, states, scanned, places, scan_output_axes)
+    _require_each(len(found.out) - len(states), scan_output_axes, scan_output_directions)
+    return found
+
+
+def _require_each(count: int, *lists: Sequence[int] | None) -> None:
+    for given in lists:
+        require(given is None or len(given) == count, f"{given} must have {count} entries")
 
 
 @rule("onnx.Scan.8")
