@@ -1,6 +1,7 @@
 """Reads one graph of a `.pt2`: its inputs, calls and outputs, with all references resolved and checked."""
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import zip_longest
 from typing import Any
 
 from graphflops.dims import differ
@@ -19,8 +20,7 @@ MAX_DEPTH = 50  # of graphs nested in graphs
 
 def graph_of(decoded: schema.ExportedProgram, tables: Tables, origin: Origin) -> Graph:
     """The whole program that a member of an archive describes. tables: how the archive stores its tensors."""
-    program, shared = values.Program(), tables.shared()
-    module = decoded.graph_module
+    program, shared, module = values.Program(), tables.shared(), decoded.graph_module
     if module.graph.is_single_tensor_return:
         raise FileError("says that it returns one tensor and no list, as a nested graph may")
     scope = Scope(program, module.graph, 0)
@@ -33,9 +33,11 @@ def graph_of(decoded: schema.ExportedProgram, tables: Tables, origin: Origin) ->
     for out in outputs:
         if out.target and out.target not in known:
             raise FileError(f"has a {out.role} of {shown(out.target)}, which is no input of the program")
-        new, old = (scope.types.get(x) for x in (getattr(out.value, "name", ""), known.get(out.target, "")))
-        if out.role == "mutation" and not _fits(new, old):
-            program.note("GF102", "", f"{shown(out.target)}, {old}, cannot be written with {new}")
+        names = getattr(out.value, "name", ""), known.get(out.target, "")
+        new, old = (getattr(scope.types.get(name), "shape", ()) for name in names)
+        pairs = zip_longest(reversed(new), reversed(old), fillvalue=1)
+        if out.role == "mutation" and any(differ(one, 1) and differ(one, other) for one, other in pairs):
+            program.note("GF102", "", f"{shown(out.target)} of {old} cannot be written with {new}")
     nodes, inputs = with_parts(nodes, inputs, outputs, scope.types)
     if shared is None:
         inputs = with_aliases(inputs, nodes, scope.types)
@@ -56,14 +58,6 @@ def graph_of(decoded: schema.ExportedProgram, tables: Tables, origin: Origin) ->
         guards=guards_of(decoded.guards_code or (), inputs),
         notes=tuple(program.notes),
     )
-
-
-def _fits(new: object, old: object) -> bool:
-    """Whether a tensor may be written over another: its sizes are those of the last axes, or 1."""
-    if not isinstance(new, TensorType) or not isinstance(old, TensorType):
-        return True
-    pairs = zip(reversed(new.shape), reversed(old.shape), strict=False)
-    return new.rank <= old.rank and not any(differ(one, 1) and differ(one, other) for one, other in pairs)
 
 
 class Scope:
@@ -153,11 +147,10 @@ class Scope:
                 called = operator(op)
                 # `while_loop` reads a condition from its first graph; other control flow returns what its graphs return.
                 returns = called.kind == "control" and called.name != "while_loop"
-                is_list = returns and node.is_hop_single_tensor_return is False
-                if is_list and not program.singles.isdisjoint(map(id, args)):
+                kinds = {id(x) in program.singles for x in args if isinstance(x, Graph)}
+                is_list = node.is_hop_single_tensor_return is False
+                if returns and True in kinds and (is_list or len(kinds) > 1):
                     raise FileError("returns a list, its graph one tensor: torch would take rows of it")
-                if returns and len({id(x) in program.singles for x in args if isinstance(x, Graph)}) > 1:
-                    raise FileError("has a graph that returns one tensor, and one that returns a list")
                 # Calls of old files have no names: take that of the first result, or else the operator's.
                 name = node.name or (outputs[0] if outputs else None)
                 name = operator(op).short_name if name is None else name

@@ -16,7 +16,7 @@ from graphflops.passes.bind import Binding
 from graphflops.passes.claims import Claims, FallbackTypes, paired
 from graphflops.passes.price_call import RANKLESS, Priced, outgrown, placeholders_in, put_in, substituted
 from graphflops.passes.program import Names, Notes
-from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, DType, TensorType, UnknownType, sizes_in, with_sizes
+from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, TensorType, UnknownType, sizes_in, with_sizes
 from graphflops.view import nested_graphs
 
 _KEPT_BY_DEVICE = frozenset({"normalisation", "attention", "dropout"})
@@ -48,11 +48,12 @@ class Reconciler:
         self.contents[graph] = {name for name, contents in known if contents is not None}
 
     def compare_input(self, graph: Graph, name: str, ours: Value) -> None:
-        """Report an input of a nested graph that is recorded with another type than the call gives it."""
+        """Report an input of a nested graph that is recorded with another type than the call gives."""
         recorded = self.binding.value(graph, name)
         if self.derives or self.binding.moved or None in (ours, recorded) or _is_same(ours, recorded):
             return
-        if (differs := self.claims.contradict(ours, recorded)) or _dtype(ours) is not _dtype(recorded):
+        dtypes = {getattr(value, "dtype", None) for value in (ours, recorded)}
+        if (differs := self.claims.contradict(ours, recorded)) or len(dtypes) > 1:
             text = f"{shown(name)} of graph {shown(graph.name)} is given {ours}, the file records {recorded}"
             self.notes.say("GF102" if differs else "GF103", "", text)
 
@@ -174,7 +175,8 @@ class Reconciler:
                 is_compared = is_known and (is_fixed or name in graph.used or is_step)
                 chosen = autocast
                 if index and node.operator.kind == "normalisation":  # 16-bit norms: float32 on a GPU
-                    chosen |= _dtype(ours) in (FLOAT16, BFLOAT16) and _dtype(recorded) is FLOAT32
+                    dtypes = getattr(ours, "dtype", None), getattr(recorded, "dtype", None)
+                    chosen |= dtypes[0] in (FLOAT16, BFLOAT16) and dtypes[1] is FLOAT32
                 value = self._agreed(node, ours, recorded, chosen, is_compared)
             values[name] = value
             if getattr(value, "value", None) is not None:
@@ -268,10 +270,6 @@ def _writes(node: Node) -> bool:
     if node.operator.writes_operands:
         return node.operator.kind != "identity"
     return any(_writes(inner) for graph in nested_graphs(node) for inner in graph.nodes)
-
-
-def _dtype(value: Value) -> DType | None:
-    return value.dtype if isinstance(value, TensorType) else None
 
 
 def _is_same(ours: Value, recorded: Value) -> bool:

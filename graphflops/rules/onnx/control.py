@@ -100,17 +100,14 @@ def scan(
 ) -> Estimate:
     """The body once per slice of the scanned tensors."""
     states, scanned = _parted(operands, num_scan_inputs)
-    _require_each(len(scanned), scan_input_axes, scan_input_directions)
     pairs = zip(scan_input_axes or (0,) * len(scanned), scanned, strict=True)
     places = [axis_of(axis, x.rank) for axis, x in pairs]
     found = _scanned(body, states, scanned, places, scan_output_axes)
-    _require_each(len(found.out) - len(states), scan_output_axes, scan_output_directions)
-    return found
-
-
-def _require_each(count: int, *lists: Sequence[int] | None) -> None:
-    for given in lists:
+    made = len(found.out) - len(states)
+    told = (scan_input_directions, len(scanned)), (scan_output_axes, made), (scan_output_directions, made)
+    for given, count in told:
         require(given is None or len(given) == count, f"{given} must have {count} entries")
+    return found
 
 
 @rule("onnx.Scan.8")
