@@ -166,6 +166,9 @@ class Program:
         self.store(proto, inner, {}, frozenset())
         self.declare(proto.input, inner)
         outputs = self.body(proto, inner)
+        for outer in (each.name for each in proto.output if each.name not in inner.names):
+            text = f"{shown(name)} returns {shown(outer)} of the graph around it, and no copy: onnxruntime refuses it"
+            self.note("GF130", "", text)
         for hidden in filter(scope.holder, inner.names):
             self.note("GF130", "", f"{shown(hidden)} of {shown(name)} hides a value around it: {_DIFFER}")
         return Graph(

@@ -1,8 +1,10 @@
 """Reads one graph of a `.pt2`: its inputs, calls and outputs, with all references resolved and checked."""
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import zip_longest
 from typing import Any
 
+from graphflops.dims import differ
 from graphflops.errors import FileError, shown
 from graphflops.exporters import pt2_schema as schema, pt2_values as values
 from graphflops.exporters.pt2_tables import Tables
@@ -18,17 +20,24 @@ MAX_DEPTH = 50  # of graphs nested in graphs
 
 def graph_of(decoded: schema.ExportedProgram, tables: Tables, origin: Origin) -> Graph:
     """The whole program that a member of an archive describes. tables: how the archive stores its tensors."""
-    program, shared = values.Program(), tables.shared()
-    module = decoded.graph_module
+    program, shared, module = values.Program(), tables.shared(), decoded.graph_module
+    if module.graph.is_single_tensor_return:
+        raise FileError("says that it returns one tensor and no list, as a nested graph may")
     scope = Scope(program, module.graph, 0)
     inputs = scope.inputs(module.signature.input_specs, shared or {})
     values.refuse_other_names("input", module.graph.inputs, module.signature.input_specs)
     nodes = scope.nodes()
     outputs = tuple([scope.output(spec) for spec in module.signature.output_specs])
     values.refuse_other_names("output", module.graph.outputs, module.signature.output_specs)
-    known = {name for entry in inputs for name in (entry.name, entry.target)}
-    if unknown := next((out for out in outputs if out.target and out.target not in known), None):
-        raise FileError(f"has a {unknown.role} of {shown(unknown.target)}, which is no input of the program")
+    known = {name: entry.name for entry in inputs for name in (entry.name, entry.target)}
+    for out in outputs:
+        if out.target and out.target not in known:
+            raise FileError(f"has a {out.role} of {shown(out.target)}, which is no input of the program")
+        names = getattr(out.value, "name", ""), known.get(out.target, "")
+        new, old = (getattr(scope.types.get(name), "shape", ()) for name in names)
+        pairs = zip_longest(reversed(new), reversed(old), fillvalue=1)
+        if out.role == "mutation" and any(differ(one, 1) and differ(one, other) for one, other in pairs):
+            program.note("GF102", "", f"{shown(out.target)} of {old} cannot be written with {new}")
     nodes, inputs = with_parts(nodes, inputs, outputs, scope.types)
     if shared is None:
         inputs = with_aliases(inputs, nodes, scope.types)
@@ -70,7 +79,6 @@ class Scope:
         entries = [self.input(spec, shared) for spec in specs]
         for entry in entries:
             self.define(entry.name)
-        for entry in entries:
             self.type_input(entry)
         return tuple(entries)
 
@@ -139,8 +147,9 @@ class Scope:
                 called = operator(op)
                 # `while_loop` reads a condition from its first graph; other control flow returns what its graphs return.
                 returns = called.kind == "control" and called.name != "while_loop"
-                is_list = returns and node.is_hop_single_tensor_return is False
-                if is_list and not program.singles.isdisjoint(map(id, args)):
+                kinds = {id(x) in program.singles for x in args if isinstance(x, Graph)}
+                is_list = node.is_hop_single_tensor_return is False
+                if returns and True in kinds and (is_list or len(kinds) > 1):
                     raise FileError("returns a list, its graph one tensor: torch would take rows of it")
                 # Calls of old files have no names: take that of the first result, or else the operator's.
                 name = node.name or (outputs[0] if outputs else None)

@@ -262,6 +262,7 @@ class Payload(Struct, gc=False):
 
     path_name: str
     use_pickle: bool = False
+    is_param: bool | None = None
     tensor_meta: TensorMeta | None = None
 
 

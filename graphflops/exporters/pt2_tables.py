@@ -114,6 +114,7 @@ class Tables:
     def notes(self, graph: Graph) -> Iterator[Note]:
         """Notes on inputs whose type in the table differs from that in the program, and on tensors that are two inputs."""
         needed = dict.fromkeys(self._tables, 0)
+        parameters = {entry.name for entry in graph.inputs if entry.role == "parameter"}
         first: dict[str, str] = {}
         for value, target, kind in self._stored:
             if first.setdefault(target, value) != value:
@@ -125,8 +126,10 @@ class Tables:
             needed[kind] += ours.nbytes if isinstance(ours.nbytes, int) else 0
             entry = table.entries.get(target)
             is_open = table.unread or (table.is_checkpoint and not table.entries)
-            if not (is_open or any(target in other.entries for other in self._tables.values())):
+            if not (is_open or entry):
                 yield Note("GF119", value, f"{shown(target, 80)} is not among the stored {kind}")
+            if entry and value in parameters and entry.payload.is_param is False:
+                yield Note("GF119", value, f"{shown(target, 80)} is a parameter, and not stored as one")
             if entry is not None and (theirs := self._differing(ours, entry)):
                 text = f"{shown(target, 80)} is {ours} in the program, {theirs} in the table of stored {kind}"
                 yield Note("GF119", value, shown(text, 500))

@@ -136,7 +136,7 @@ class Pricer:
         out = tuple(flat(self._resolved(output.value, values) for output in graph.outputs))
         cost = summed([row.cost for row in rows], self.names)
         backward = summed([row.backward for row in rows if row.backward is not None], self.names)
-        later = [*self.notes.found][said:] if stuck and not top else []
+        later = [*self.notes.found][said:] if stuck and not top and self.types.derives else []
         held = {key: self.notes.found.pop(key) for key in later}
         return PricedGraph(graph, out, cost, backward, tuple(rows), tuple(calls), values, stuck, held)
 
@@ -184,6 +184,7 @@ class Pricer:
             if isinstance(operand, TensorType) and wanted not in (None, operand.dtype):
                 what = f"{shown(entry.name)} of the graph {shown(graph.name)}"
                 raise ShapeError(f"{what} is {wanted}, but gets {operand.dtype}")
+            self.types.compare_input(graph, entry.name, operand)
         values = {entry.name: self.binding.value(graph, entry.name) for entry in graph.inputs}
         values.update(around)
         values.update((entry.name, operand) for entry, operand in zip(given, operands, strict=True))

@@ -47,6 +47,16 @@ class Reconciler:
         known = ((name, getattr(value, "value", None)) for name, value in values.items())
         self.contents[graph] = {name for name, contents in known if contents is not None}
 
+    def compare_input(self, graph: Graph, name: str, ours: Value) -> None:
+        """Report an input of a nested graph that is recorded with another type than the call gives."""
+        recorded = self.binding.value(graph, name)
+        if self.derives or self.binding.moved or None in (ours, recorded) or _is_same(ours, recorded):
+            return
+        dtypes = {getattr(value, "dtype", None) for value in (ours, recorded)}
+        if (differs := self.claims.contradict(ours, recorded)) or len(dtypes) > 1:
+            text = f"{shown(name)} of graph {shown(graph.name)} is given {ours}, the file records {recorded}"
+            self.notes.say("GF102" if differs else "GF103", "", text)
+
     def numbered(self, node: Node, priced: Priced, values: Mapping[str, Value], graph: Graph) -> Priced:
         """Name each data-dependent size: as the file does if it records one, or else by the next number."""
         names: dict[str, Dim] = {}
@@ -160,10 +170,9 @@ class Reconciler:
             else:
                 if self.unbacked and self._learns(ours, recorded):
                     recorded = self.binding.value(graph, name)
-                is_held = is_step and _is_smaller(recorded, ours)
                 is_known = ours is not None or priced.state != "unknown"
                 is_fixed = node.operator.kind not in _KEPT_BY_DEVICE
-                is_compared = is_known and (is_fixed or name in graph.used or is_held)
+                is_compared = is_known and (is_fixed or name in graph.used or is_step)
                 chosen = autocast
                 if index and node.operator.kind == "normalisation":  # 16-bit norms: float32 on a GPU
                     dtypes = getattr(ours, "dtype", None), getattr(recorded, "dtype", None)
@@ -185,7 +194,8 @@ class Reconciler:
         # A mask that is not used is none of the results of a dropout; operators of runtimes may have more than are known.
         counts_all = node.operator.dialect == "onnx" and not node.operator.is_random
         more = [name for name in node.outputs[len(derived) :] if counts_all or name is not None]
-        if more and priced.state != "unknown":
+        is_short = node.operator.kind == "control" and len(node.outputs) < len(derived)
+        if (more or is_short) and priced.state != "unknown":
             self.say("GF105", node, f"rule gives {len(derived)} results, the file names {len(node.outputs)}")
         for name, value in zip_longest(node.outputs, derived):
             if name is None:
@@ -244,7 +254,7 @@ class Reconciler:
             if used:
                 self.say("GF102", node, f"derived {ours}, the file records {recorded}")
             return replace(recorded, requires_grad=ours.requires_grad)
-        is_chosen = chosen and ours.dtype.is_floating and recorded.dtype.is_floating
+        is_chosen = chosen and ours.dtype.is_floating and recorded.dtype in (FLOAT16, BFLOAT16, FLOAT32)
         if ours.dtype is not recorded.dtype and used and not is_chosen:
             self.say("GF103", node, f"derived {ours}, the file records {recorded}")
         return replace(ours, shape=recorded.shape, dtype=recorded.dtype)
@@ -266,14 +276,6 @@ def _is_same(ours: Value, recorded: Value) -> bool:
     if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
         return False
     return ours.shape == recorded.shape and ours.dtype is recorded.dtype
-
-
-def _is_smaller(recorded: Value, ours: Value) -> bool:
-    """Whether a file records fewer elements or bits than derived; a recorded step's memory follows the file."""
-    if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
-        return False
-    pairs = (recorded.numel, ours.numel), (recorded.dtype.bits, getattr(ours.dtype, "bits", 0))
-    return any(isinstance(ours, int) and isinstance(theirs, int) and theirs < ours for theirs, ours in pairs)
 
 
 def place_of(node: Node) -> str:

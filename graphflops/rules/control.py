@@ -144,16 +144,10 @@ def wrap_with_autocast(
     return once(region(*operands, autocast=bool(enabled)))
 
 
-@rule("higher_order.wrap wrap_activation_checkpoint tag_activation_checkpoint local_map_hop")
+@rule("higher_order.wrap wrap_activation_checkpoint tag_activation_checkpoint local_map_hop invoke_subgraph")
 def wrap(region: Region, *operands: Value, **keywords: Value) -> Estimate:
-    """The graph once; the recomputation of a checkpoint belongs to the backward pass."""
-    return once(region(*operands))
-
-
-@rule("higher_order.invoke_subgraph")
-def invoke_subgraph(region: Region, identifier: Value, *operands: Value, **keywords: Value) -> Estimate:
-    """The graph once."""
-    return once(region(*operands))
+    """The graph once; the recomputation of a checkpoint belongs to the backward pass. A text only names the graph."""
+    return once(region(*(x for x in operands if not isinstance(x, str))))
 
 
 @rule("higher_order.hints_wrapper", "higher_order.strict_mode", "higher_order.foreach_map")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from graphflops.base.record import replace
 from graphflops.cost import Estimate, copied, data_dependent, free
-from graphflops.dims import Dim, Expr, at_least, floor_div, meet, mod, prod, total
+from graphflops.dims import Dim, Expr, at_least, differ, floor_div, meet, mod, prod, total
 from graphflops.rules import parts, shapes
 from graphflops.rules.operands import Operands
 from graphflops.rules.parts import copied_back
@@ -147,7 +147,9 @@ def repeat_interleave(
     flat = x.like((x.numel,)) if dim is None else x
     place = axis_of(dim or 0, flat.rank)
     if isinstance(repeats, TensorType):
-        length = _repeated(repeats, output_size, 1 if repeats.numel != 1 else flat.shape[place])
+        is_one, size = repeats.numel == 1, flat.shape[place]
+        require(is_one or not differ(repeats.numel, size), f"{repeats.numel} repeats of {size} elements")
+        length = _repeated(repeats, output_size, size if is_one else 1)
     else:
         length = flat.shape[place] * repeats
     out = flat.like(replaced(flat.shape, place, length))

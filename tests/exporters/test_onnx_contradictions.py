@@ -332,3 +332,31 @@ def test_results_and_operands_that_no_runtime_knows(call, said, write):
     assert [said in each.message for each in report.diagnostics if each.code in ("GF105", "GF118")] == (
         [True] if said else []
     )
+
+
+# onnxruntime refuses each but the first.
+@pytest.mark.parametrize(
+    ("results", "returned", "given", "said"),
+    [
+        (["s", "y"], "o", {}, ""),
+        (["s"], "o", {}, "rule gives 2 results, the file names 1"),
+        (["s", "y"], "x", {}, "b returns x of the graph around it, and no copy: onnxruntime refuses it"),
+        (["s", "y"], "o", {"scan_output_axes": [0, 0]}, "(0, 0) must have 1 entries"),
+        (["s", "y"], "o", {"scan_output_axes": [4]}, "axis 4 does not exist"),
+        (["s", "y"], "o", {"scan_input_directions": []}, "() must have 1 entries"),
+    ],
+)
+def test_scans_that_no_runtime_knows(results, returned, given, said, write):
+    calls = [node("Add", ["c", "e"], ["n"]), node("Mul", ["n", "n"], ["o"])]
+    body = helper.make_graph(
+        calls, "b", [value("c", (8,)), value("e", (8,))], [NAMELESS(name="n"), NAMELESS(name=returned)]
+    )
+    scan = node("Scan", ["c0", "x"], results, body=body, num_scan_inputs=1)
+    for name, numbers in given.items():
+        scan.attribute.append(helper.make_attribute(name, numbers, attr_type=AttributeProto.INTS))
+    start = helper.make_tensor("c0", TensorProto.FLOAT, (8,), [0.0] * 8)
+    made = model([scan], [value("x", (8, 8))], [NAMELESS(name=results[-1])], [start])
+    found = [
+        one.message for one in analyze(write(made)).diagnostics if one.code in ("GF105", "GF118", "GF130")
+    ]
+    assert [said in text for text in found] == ([True] if said else [])

@@ -469,3 +469,93 @@ def test_the_strides_of_an_example_make_no_input_small(tmp_path: Path) -> None:
     repeated = {**meta(64, 64), "strides": [{"as_int": 0}, {"as_int": 0}]}
     report = analyze(save(tmp_path / "a.pt2", program(None, {"x": repeated, "y": meta(64, 64)})))
     assert report.total().read_bytes == 4 * 64 * 64
+
+
+WRAP, COND = "torch.ops.higher_order.wrap_with_set_grad_enabled", "torch.ops.higher_order.cond"
+
+
+def relu_of(*sizes: int, made: tuple[int, ...] = (2,), **fields: Any) -> dict[str, Any]:
+    """A nested graph whose operand and result are recorded with these sizes."""
+    values = {"a": meta(*sizes), "b": meta(*made)}
+    nodes = [call("torch.ops.aten.relu.default", tensor("a"), out="b")]
+    inner = graph([tensor("a")], nodes, [tensor("b")], values, **fields)
+    return {"as_graph": {"name": "body", "graph": inner}}
+
+
+@pytest.mark.parametrize(
+    ("inner", "codes"),
+    [
+        (relu_of(2), set()),
+        (relu_of(3), {"GF102"}),
+        (relu_of(2, 1), {"GF102"}),
+        (relu_of(2, made=(3,)), {"GF102"}),
+    ],
+)
+def test_types_of_the_operands_of_a_nested_graph(
+    tmp_path: Path, inner: dict[str, Any], codes: set[str]
+) -> None:
+    node = call(WRAP, {"as_bool": False}, inner, tensor("x"), out=[{"as_tensors": [{"name": "y"}]}])
+    content = program([node], {"x": meta(2), "y": meta(2)})
+    assert {one.code for one in contradictions(analyze(save(tmp_path / "a.pt2", content)))} == codes
+
+
+def test_an_element_type_of_an_operand_of_a_nested_graph(tmp_path: Path) -> None:
+    inner = relu_of(2)
+    inner["as_graph"]["graph"]["tensor_values"]["a"]["dtype"] = 8
+    node = call(WRAP, {"as_bool": False}, inner, tensor("x"), out=[{"as_tensors": [{"name": "y"}]}])
+    content = program([node], {"x": meta(2), "y": meta(2)})
+    (said,) = contradictions(analyze(save(tmp_path / "a.pt2", content)))
+    assert (said.code, said.message) == (
+        "GF103",
+        "a of graph body is given float32[2], the file records float64[2]",
+    )
+
+
+def branches(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    second["as_graph"]["name"] = "other"
+    operands = {"as_tensors": [{"name": "x"}]}
+    values = {"x": meta(2), "y": meta(2), "c": meta(dtype=12)}
+    chosen = call("torch.ops.aten.any.default", tensor("x"), out="c")
+    node = call(COND, tensor("c"), first, second, operands, out=[{"as_tensors": [{"name": "y"}]}])
+    return program([chosen, node], values)
+
+
+def test_what_contradicts_a_branch_that_then_cannot_run_is_said(tmp_path: Path) -> None:
+    """torch traces both branches, so that each runs."""
+    second = relu_of(2)
+    inner = second["as_graph"]["graph"]
+    inner["nodes"].append(call("torch.ops.aten.add.Tensor", tensor("a"), tensor("b"), out="c"))
+    inner["tensor_values"] |= {"b": meta(7), "c": meta(2)}
+    inner["outputs"] = [tensor("c")]
+    codes = {
+        one.code for one in contradictions(analyze(save(tmp_path / "a.pt2", branches(relu_of(2), second))))
+    }
+    assert "GF102" in codes
+
+
+def test_branches_of_which_one_returns_a_list(tmp_path: Path) -> None:
+    content = branches(relu_of(2), relu_of(2, is_single_tensor_return=True))
+    content["graph_module"]["graph"]["nodes"][1]["is_hop_single_tensor_return"] = True
+    refused(save(tmp_path / "a.pt2", content), "returns a list, its graph one tensor")
+
+
+def test_a_program_returns_a_list(tmp_path: Path) -> None:
+    content = program(graph={"is_single_tensor_return": True})
+    refused(save(tmp_path / "a.pt2", content), "says that it returns one tensor and no list")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fits"), [((4, 8), True), ((1, 8), True), ((8,), True), ((2, 8), False), ((2, 4, 8), False)]
+)
+def test_what_is_written_over_an_input_has_its_sizes(
+    tmp_path: Path, sizes: tuple[int, ...], fits: bool
+) -> None:
+    inputs = [
+        {"buffer": {"arg": {"name": "w"}, "buffer_name": "w", "persistent": True}},
+        {"user_input": {"arg": tensor("x")}},
+    ]
+    outputs = [{"buffer_mutation": {"arg": {"name": "y"}, "buffer_name": "w"}}]
+    values = {"w": meta(4, 8), "x": meta(*sizes), "y": meta(*sizes)}
+    report = analyze(save(tmp_path / "a.pt2", program(None, values, inputs, outputs)))
+    found = [one.message for one in contradictions(report)]
+    assert found == ([] if fits else [f"w of (4, 8) cannot be written with {sizes}"])

@@ -86,6 +86,37 @@ def test_a_weight_that_is_two_inputs(tmp_path: Path) -> None:
     assert len(set(signature.parameters)) == 2
 
 
+@pytest.mark.parametrize(
+    ("role", "says"),
+    [
+        ({"tensor_constant_name": "second.weight"}, "second.weight is not among the stored constants"),
+        (
+            {"buffer_name": "second.weight", "persistent": False},
+            "second.weight is not among the stored constants",
+        ),
+    ],
+)
+def test_a_weight_in_the_table_of_another_kind(tmp_path: Path, role: dict[str, Any], says: str) -> None:
+    """torch looks in one table for each role, and refuses a file whose tensor is in the other."""
+    content = opened(members(Layers, 8))
+    (spec,) = [
+        one
+        for one in content["graph_module"]["signature"]["input_specs"]
+        if one.get("parameter", {}).get("parameter_name") == "second.weight"
+    ]
+    given = spec.pop("parameter")
+    kind = "buffer" if "buffer_name" in role else "tensor_constant"
+    spec[kind] = {"arg": given["arg"]} | role
+    assert said(tmp_path, with_json(members(Layers, 8), content)) == [says]
+
+
+def test_a_parameter_that_is_not_stored_as_one(tmp_path: Path) -> None:
+    table = opened(members(Layers, 8), WEIGHTS_CONFIG)
+    table["config"]["second.weight"]["is_param"] = False
+    (text,) = said(tmp_path, with_json(members(Layers, 8), table, WEIGHTS_CONFIG))
+    assert text == "second.weight is a parameter, and not stored as one"
+
+
 def test_a_weight_that_the_signature_leaves_out(tmp_path: Path) -> None:
     content = opened(members(Layers, 8))
     del content["graph_module"]["signature"]["input_specs"][0]

@@ -12,6 +12,7 @@ from graphflops.tensor import DType, TensorType, dtype_named
 from tests.test_refused_by_torch import refusals
 
 X, POSITIONS = torch.ones(4, 6), torch.zeros(4, 6, dtype=torch.int64)
+EIGHT = torch.ones(32, 16, dtype=torch.int8)
 IMAGE, SQUARE, HEAD = torch.ones(1, 2, 4, 4), torch.eye(4), torch.ones(1, 2, 4, 8)
 # By operator: the operands before the one that is tried, what is tried, and the operands after it.
 TRIED: dict[str, tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]] = {
@@ -44,6 +45,19 @@ TRIED: dict[str, tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]] = {
     "adaptive_avg_pool2d.default": ((IMAGE,), ([2, 2], [2], [2, 2, 2]), ()),
     "index_fill.int_Scalar": ((torch.ones(4),), (0, -1, 1, -2), (torch.tensor([0]), 1.0)),
     "flip.default": ((X,), ([0, 1], [0, 0], [1, -1]), ()),
+    "repeat_interleave.self_Tensor": ((X,), tuple(map(torch.tensor, ([1] * 4, [1], [1] * 3, [[1]]))), (0,)),
+    # element types and axes
+    "_int_mm.default": (
+        (),
+        (EIGHT, EIGHT.to(torch.uint8), EIGHT.to(torch.int32), EIGHT.float()),
+        (EIGHT[:16],),
+    ),
+    "_weight_norm.default": ((), (X, X.int()), (X[:, :1],)),
+    "convolution.default": (
+        (),
+        (IMAGE, IMAGE[0]),
+        (torch.ones(2, 2, 3, 3), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1),
+    ),
     # texts
     "linalg_eigh.default": ((SQUARE,), ("L", "u", "x"), ()),
     "linalg_qr.default": ((X,), ("reduced", "r", "x"), ()),

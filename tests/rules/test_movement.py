@@ -344,6 +344,8 @@ def test_lengths_that_only_data_tells_are_named() -> None:
     ((length,),) = shapes(price("aten.repeat_interleave.self_Tensor", t(3), repeats))
     assert length == symbol("repeat_interleave?")
     assert shapes(price("aten.repeat_interleave.self_Tensor", t(3), repeats, 0, output_size=9)) == [(9,)]
+    with pytest.raises(ShapeError, match="3 repeats of 4 elements"):
+        price("aten.repeat_interleave.self_Tensor", t(4), repeats, 0)
     assert shapes(price("aten.repeat_interleave.Tensor", t(3, dtype="int64", value=(1, 2, 3)))) == [(6,)]
 
 

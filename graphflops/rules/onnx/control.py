@@ -95,11 +95,19 @@ def scan(
     num_scan_inputs: int,
     scan_input_axes: Sequence[int] | None = None,
     scan_output_axes: Sequence[int] | None = None,
+    scan_input_directions: Sequence[int] | None = None,
+    scan_output_directions: Sequence[int] | None = None,
 ) -> Estimate:
     """The body once per slice of the scanned tensors."""
     states, scanned = _parted(operands, num_scan_inputs)
     pairs = zip(scan_input_axes or (0,) * len(scanned), scanned, strict=True)
-    return _scanned(body, states, scanned, [axis_of(axis, x.rank) for axis, x in pairs], scan_output_axes)
+    places = [axis_of(axis, x.rank) for axis, x in pairs]
+    found = _scanned(body, states, scanned, places, scan_output_axes)
+    made = len(found.out) - len(states)
+    told = (scan_input_directions, len(scanned)), (scan_output_axes, made), (scan_output_directions, made)
+    for given, count in told:
+        require(given is None or len(given) == count, f"{given} must have {count} entries")
+    return found
 
 
 @rule("onnx.Scan.8")

@@ -20,7 +20,7 @@ from graphflops.dims.atoms import Atom
 from graphflops.errors import DimError
 from graphflops.rules.onnx.entries import alike, common, numbers, one_of, unknown
 from graphflops.rules.onnx.values import Number, Place, filled, known_contents
-from graphflops.rules.shapes import nested, tensors_of
+from graphflops.rules.shapes import axis_of, nested, tensors_of
 from graphflops.tensor import Contents, SequenceType, TensorType, UnknownType, with_sizes
 
 Body = Callable[[Dim, "State"], "Turn"]
@@ -308,7 +308,7 @@ class _Loop:
 
     def with_axis(self, x: TensorType, place: int, count: Dim) -> TensorType:
         """The tensor with the axis along which a result is stacked."""
-        axis = self.places[place] % (x.rank + 1) if self.places else 0
+        axis = axis_of(self.places[place], x.rank + 1) if place < len(self.places) else 0
         return x.like((*x.shape[:axis], count, *x.shape[axis:]))
 
     def listed(self, turns: Sequence[Turn]) -> Estimate:
