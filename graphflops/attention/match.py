@@ -361,7 +361,6 @@ def _completed(way: _Way, softmax: Call, view: View) -> Spelled | None:
 
 
 def _in_order(*calls: Call) -> tuple[Call, ...]:
-    """Calls in program order, each once."""
     return tuple(sorted({id(call): call for call in calls}.values(), key=lambda call: call.place))
 
 

@@ -31,7 +31,6 @@ def _axis(p: Evaluator[Any], step: Step, rank: int) -> Any:
 
 
 def _axes(p: Evaluator[Any], step: Step, rank: int) -> Any:
-    """Several axes, or one."""
     given = p.number(step.argument("axes"))
     return {axis % rank for axis in (given if isinstance(given, tuple) else (given,)) if rank}
 

@@ -1,9 +1,10 @@
-"""Calls that an export records differently from what eager execution runs: masks, repeated heads, collectives.
+"""Calls that an export records differently from what eager execution runs: masks, repeated heads, slices, collectives.
 
 - transformers builds a mask only if padding hides something, which an export cannot know, so an export always builds it.
   Such calls are found by the library's line that makes them, and by what they compute: a mask made from sizes alone, which
   hides nothing or what `is_causal` hides. If an eager run was recorded, its record lists them.
 - With a mask, transformers repeats shared heads (`key[:, :, None].expand(...).reshape(...)`); without, `enable_gqa=True`.
+- `x[:, 0]` does not slice the first axis; an export records a slice if the size of that axis is open.
 - `dist.all_reduce(x)` writes into `x`; an export records a functional collective, a wait, and a copy into the tensor.
 """
 
@@ -16,7 +17,7 @@ from graphflops.base.record import replace
 from graphflops.cost import Value
 from graphflops.execution.source_lines import code_lines, has_fact, statements
 from graphflops.execution.strides import Values
-from graphflops.graph import EagerRun, Node, Ref
+from graphflops.graph import EagerRun, Node, Ref, tensor_type
 from graphflops.passes.price_call import price_call
 from graphflops.passes.program import Backward, PricedCall
 from graphflops.rules.registry import find
@@ -24,6 +25,7 @@ from graphflops.tensor import TensorType, mapped
 
 Calls = Sequence[PricedCall]
 _COMBINES = frozenset({"add", "where"})
+_INDEXES = frozenset({"slice", "select", "unsqueeze"})  # what `x[:, 0, None]` calls
 _SDPA = "scaled_dot_product_attention"
 
 
@@ -114,6 +116,35 @@ def _used(calls: Calls, made: set[str]) -> list[PricedCall]:
         read.update(call.uses)
         kept.append(call)
     return kept[::-1]
+
+
+def without_whole_slices(calls: Calls, values: Values, returned: Sequence[str]) -> Calls:
+    """The calls without slices that keep everything. Returned slices stay, and so does `x[:, :]`, which is one view."""
+    indexes = [call for call in calls if call.node.operator.name in _INDEXES]
+    if not any(_is_whole_slice(call, values) for call in indexes):
+        return calls
+    indexed = {(call.uses[0], call.node.python_stack) for call in indexes}
+    made: dict[str | None, str] = {}  # by result of an indexing call: its lines of code
+    instead: dict[str, str] = {}
+    kept = []
+    for call in calls:
+        call = call.renamed(instead)
+        result, lines = (*call.node.outputs, None)[0], call.node.python_stack
+        is_inner = (result, lines) in indexed or made.get(call.uses[0] if call.uses else None) == lines
+        if is_inner and result not in returned and _is_whole_slice(call, values):
+            instead[str(result)] = call.uses[0]
+            continue
+        kept.append(call)
+        if call.node.operator.name in _INDEXES:
+            made[result] = lines
+    return kept if instead else calls
+
+
+def _is_whole_slice(call: PricedCall, values: Values) -> bool:
+    if call.node.operator.name != "slice" or not call.estimate.alias:
+        return False
+    x, out = tensor_type(call.uses[0], values), tensor_type(call.node.outputs[0], values)
+    return x is not None and out is not None and x.shape == out.shape
 
 
 _REPEAT = ("reshape", "expand", "unsqueeze")  # the calls that repeat heads, last to first

@@ -84,8 +84,6 @@ def projections(call: PricedCall, values: Values) -> Sequence[Dim]:
 
 
 class _Module(Record, frozen=True):
-    """The calls of one module."""
-
     kind: str
     calls: Sequence[PricedCall]
     values: Values

@@ -23,8 +23,9 @@ from graphflops.graph import Node
 _PASSING = frozenset({"cast", "dropout"})  # kinds of calls that convert or scale probabilities
 # Kinds of modules whose result replaces their operand.
 _PASSED_THROUGH = frozenset({"softmax", "dropout"})
-# Products of two computed tensors, or of rows that were sorted for them.
-_BATCHED_PRODUCTS = frozenset({"matmul", "bmm", "einsum", "grouped_mm"})
+_BY_WEIGHTS = frozenset(
+    {"linear", "mm", "addmm"}
+)  # other products are of computed tensors, or of rows sorted for them
 _JOINS = frozenset({"cat", "stack"})
 _AFTER_SOFTMAX = 3  # products after a softmax: project the values, weigh them, project the result
 
@@ -318,7 +319,8 @@ class References:
             return
         running = self.frames[-1].running
         inside = running.hidden.intersection(read).difference(running.locals.values())
-        if node.operator.name in _BATCHED_PRODUCTS or node.operator.kind == "attention":
+        is_product = node.operator.kind == "product" and node.operator.name not in _BY_WEIGHTS
+        if is_product or node.operator.kind == "attention":
             running.operands.update(inside)
         if node.operator.name == "mul":  # `gate * probabilities`
             running.operands.update(self.distributions.intersection(inside))

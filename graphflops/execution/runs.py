@@ -17,7 +17,7 @@ from graphflops.devices import Platform
 from graphflops.dims import differ, evaluate, total
 from graphflops.execution.composed_losses import expanded
 from graphflops.execution.composites import Expanded, Prices
-from graphflops.execution.export_only import as_run, in_place, placed
+from graphflops.execution.export_only import as_run, in_place, placed, without_whole_slices
 from graphflops.execution.fast_path import with_fast_paths
 from graphflops.execution.frames import Lifetimes, References
 from graphflops.execution.layouts import Layouts, chosen_kernel
@@ -216,6 +216,7 @@ class Runs:
         if program.step is None and self.is_eager:
             if program.has_exchanges:
                 calls = in_place(calls)
+            calls = without_whole_slices(calls, values, program.returned)
             calls, values = as_run(calls, self.attentions, values, eager)
         layouts = Layouts((), values, self.platform, program.orders, program.step)
         unfused = partial(is_unfused, layouts=layouts, records=records)

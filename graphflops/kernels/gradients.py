@@ -19,7 +19,7 @@ from graphflops.kernels.call import READING_IN_ORDER, ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.gathered import added_sorted, rows_taken
 from graphflops.kernels.kernel import Family, Kernel, Rows
-from graphflops.kernels.lower import forward_kernels, kernels_inside
+from graphflops.kernels.lower import ALIGNED, forward_kernels, kernels_inside
 from graphflops.ops.operator import Op, by_name, operator, orders
 from graphflops.passes.program import Backward, PricedCall
 from graphflops.rules.elementwise import work_of_launch
@@ -173,8 +173,9 @@ def _view_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     if name in ("slice", "select", "narrow", "index_select", "diagonal", "unfold", "as_strided"):
         return [moved.fill(x), moved.copy(out)] if x.numel != out.numel else []
     if name in ("split", "chunk", "unbind"):
-        # Gradients have the order of the parts' axes. Stacked in order, they are read 16 bytes at a time.
-        in_order = [*out.strides] == sorted(out.strides, reverse=True)
+        # Gradients have the order of the parts' axes. Stacked in order, whole loads are read at a time.
+        run = prod(out.shape[moved.axis_of(call, x.rank) :]) * x.bits // _BYTE
+        in_order = [*out.strides] == sorted(out.strides, reverse=True) and run % ALIGNED == 0
         stacked = "cat_aligned" if in_order else "joined"
         variant = stacked if name == "unbind" else ""
         return [Kernel("copy", x.dtype, 0, 0, x.full_bytes, x.full_bytes, variant=variant)]
@@ -302,7 +303,9 @@ _BY_NAME: Mapping[str, moved.Lowering] = by_name(
 )
 _BACKWARD: Mapping[str, moved.Lowering] = {
     "elementwise": _elementwise_backward,
-    "cast": moved.on_operand(lambda call, x, out: [] if call.estimate.alias else [moved.copy(out, x.bits)]),
+    "cast": moved.on_operand(  # it keeps the strides of what it converts
+        lambda call, x, out: [] if call.estimate.alias else [moved.copy_to(replace(out, bits=x.bits), out)]
+    ),
     "identity": _view_backward,
     "view": _view_backward,
     "movement": _movement_backward,

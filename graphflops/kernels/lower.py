@@ -187,7 +187,7 @@ def _moved(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     sizes = zip(out.shape, parts[0].shape, strict=False)
     first = next((place for place, (whole, part) in enumerate(sizes) if whole != part), 0)
     runs = [prod(x.shape[first:]) * x.bits // 8 for x in parts]  # bytes of contiguous runs
-    is_aligned, is_narrow = not any(run % _ALIGNED for run in runs), max(runs) < _SECTOR
+    is_aligned, is_narrow = not any(run % ALIGNED for run in runs), max(runs) < _SECTOR
     joined = "cat_last" if are_last else "cat_aligned" if is_aligned else "cat_narrow" if is_narrow else "cat"
     variant, looked_at = joined if len(parts) > 1 else "", 0
     if call.operator.word in _OF_CHUNKS:
@@ -240,7 +240,7 @@ def _drawn(call: ConcreteCall) -> list[Kernel]:
 _SORTING = frozenset({"sort", "argsort"})
 _SORTED_BY_WARP, _LEAST_SORTED, _SORTED_BY_BLOCK = limits("aten_2", "sort", "warp least block")
 _SORTED_ALONE, _RADIX = limits("aten_2", "sort", "alone radix")
-(_ALIGNED,) = limits("aten_2", "copy", "aligned")
+(ALIGNED,) = limits("aten_2", "copy", "aligned")
 (_SECTOR,) = limits("aten_2", "strided", "sector")
 _TRANSCENDENTAL = 3  # arithmetic operations that take as long as one transcendental
 _JOINING = frozenset({"cat", "stack"})

@@ -99,15 +99,13 @@ def _of_groups(call: ConcreteCall, sizes: Product, like: Tensor) -> list[Kernel]
 
 
 def product_backward(call: ConcreteCall) -> list[Kernel]:
-    """One product for each factor that wants a gradient, and a sum over rows if a bias wants one.
-
-    Each product copies a gradient that repeats one number to all elements, in the order that it reads.
-    """
+    """One product for each factor that wants a gradient, and a sum over rows if a bias wants one."""
     if (found := _problem(call)) is None:
         return []
     sizes, like = found
     kernels, a, b = list[Kernel](), call.operand("a"), call.operand("b", "weight")
     for_b = sizes.for_a if b is not None and b.rank < 2 else sizes.for_b  # a vector is the first factor
+    # Each product copies a gradient that repeats one number to all elements, in the order that it reads.
     repeated = [repeat(call.out)] if call.is_repeated and call.out is not None else []
     if repeated and sizes.layout == "tn":
         for_b = replace(for_b, layout="nn")

@@ -15,7 +15,7 @@ from graphflops.kernels.beside import OF_GROUPS, largest_power
 from graphflops.kernels.call import ConcreteCall, Sizes, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import FLOAT_BYTES, HALF, Family, Kernel, Rows, Strided
-from graphflops.kernels.moved import copied, elementwise, fill, is_last, pointwise, reduction, repeat, softmax
+from graphflops.kernels.moved import copied, elementwise, fill, is_last, reduction, repeat, softmax
 from graphflops.passes.program import PricedCall, PricedProgram
 from graphflops.tensor import TensorType
 
@@ -42,7 +42,6 @@ def norm(call: ConcreteCall) -> list[Kernel]:
 
 
 def _as_read(call: ConcreteCall, x: Tensor) -> Tensor:
-    """The operand, or its row-major copy."""
     return replace(x, strides=row_major(x.shape)) if copied(call) else x
 
 
@@ -157,20 +156,12 @@ def batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
 
 
 def batch_norm_backward(call: ConcreteCall, x: Tensor) -> list[Kernel]:
-    """One kernel for all gradients, or two of PyTorch if channels are innermost: sums, and their use.
-
-    Moments that are given are constants, so that a pointwise kernel multiplies the gradient by two numbers of its channel.
-    """
+    """One kernel for all gradients, or two of PyTorch if channels are innermost: sums, and their use."""
     arguments, size = call.arguments, x.full_bytes
-    has_moments = arguments.get("training", arguments.get("train")) is False
-    if not has_moments and _is_of_cudnn(call, x):
+    if arguments.get("training", arguments.get("train")) is not False and _is_of_cudnn(call, x):
         return [_of_cudnn(call, x, 2, "batch_norm_training_backward")]
     if _is_innermost(x):
         sums = _of(call, x, 2 * size, 0, _channels(x, _pixels(x)), "batch_norm_sums_last")
-        if has_moments:
-            rows = replace(x, shape=(_pixels(x), _count(x)), strides=(_count(x), 1))
-            each = replace(rows, shape=(1, _count(x)), dtype="float32", bits=32, nbytes=4 * _count(x))
-            return [sums, pointwise(rows, [rows, each, each], size + 2 * each.nbytes, size, 2 * x.numel)]
         return [sums, _of(call, x, 2 * size, size, Rows(_pixels(x), _count(x)), "batch_norm_gradient_last")]
     return [_of(call, x, 2 * size, size, _channels(x, _pixels(x)), "batch_norm_backward")]
 
@@ -203,7 +194,6 @@ def _count(x: Tensor) -> int:
 
 
 def _pixels(x: Tensor) -> int:
-    """Pixels of all images together."""
     return x.numel // max(_count(x), 1)
 
 

@@ -338,7 +338,6 @@ def repeat(
 
 
 def _load(timeline: Timeline, sizes: Sequence[int], allocator: Allocator) -> None:
-    """Allocate what exists before the first run."""
     for kind in BEFORE:
         for size in [size for held, size in zip(timeline.held, sizes, strict=True) if held.kind == kind]:
             if size:

@@ -161,8 +161,6 @@ def _terms(mark: Dim) -> int:
 
 
 class _Buffer(Struct, eq=False):
-    """The memory of a gradient."""
-
     size: Dim
     holders: int = 1
     is_view: bool = False  # nothing may be added to it in place

@@ -113,8 +113,6 @@ class _Temporaries(Record, frozen=True):
 
 
 class _Algorithm(Record, frozen=True):
-    """An optimizer of torch.optim."""
-
     cost: Callable[[TensorType], Cost]  # for one parameter; so is the state
     state: Callable[[TensorType], Sequence[Dim]]
     # By implementation; one that is missing makes none.

@@ -202,7 +202,9 @@ class Islands:
             bias = call.node.arguments().get("bias")
             factors = [name for name in floats if not (isinstance(bias, Ref) and bias.name == name)]
             twins = [self.twins[name] for name in factors if name in self.twins]
-            if len(twins) == len(factors) and all(map(_is_narrow, twins)):
+            types = [twin.type.dtype for twin in twins]  # that products may take without conversion
+            is_narrow = all(x.bits <= _WIDEST and x.kind in ("int", "uint", "float") for x in types)
+            if len(twins) == len(factors) and is_narrow:
                 return self._integer_product(place, call, taken, twins)
             return self._of_weights(place, call, taken)
         if op.kind == "gather" and not all(map(self.is_quantized, self.outputs(place))):
@@ -373,11 +375,6 @@ def _parameters(conversion: PricedCall) -> tuple[object, ...]:
     """Scale and zero point of a conversion: names of values, or numbers."""
     arguments = conversion.node.arguments()
     return arguments.get("scale"), arguments.get("zero_point")
-
-
-def _is_narrow(twin: Twin) -> bool:
-    """Whether products take factors of this type without conversion."""
-    return twin.type.dtype.bits <= _WIDEST and twin.type.dtype.kind in ("int", "uint", "float")
 
 
 def _lays_out(call: PricedCall) -> bool:

@@ -273,7 +273,6 @@ class Split:
         return self._viewed(node, name, axis, given) if kind in ("view", "movement", "sequence") else None
 
     def _viewed(self, node: Node, name: str, axis: int, given: Mapping[str, object]) -> int | None:
-        """`axis_of_result` for operators that rearrange elements."""
         word, rank = node.operator.name, self.rank(name)
         outputs = [one for one in node.outputs if one is not None]
         if (order := node.operator.turned(given, rank)) is not None:

@@ -90,7 +90,8 @@ def scan(combine: Region, init: Values, xs: Tensors, additional_inputs: Values =
     turn = _later_turn(combine, init, (*(_first(x) for x in xs), *additional_inputs))
     carried, stacked = turn.out[: len(init)], turn.out[len(init) :]
     _require_kept(init, carried)
-    out = (*carried, *(_stacked(value, length) for value in stacked))
+    turns = [x.like((length, *x.shape)) if isinstance(x, TensorType) else x for x in stacked]
+    out = (*carried, *turns)
     return Estimate(out, writes=(), regions=((turn, length),))
 
 
@@ -244,10 +245,6 @@ def _either_type(a: Value, b: Value) -> Value:
 
 def _first(x: TensorType) -> TensorType:
     return replace(x.view(x.shape[1:]), requires_grad=x.requires_grad)
-
-
-def _stacked(value: Value, length: Dim) -> Value:
-    return value.like((length, *value.shape)) if isinstance(value, TensorType) else value
 
 
 MARKS = "torch._functorch.predispatch."

@@ -38,7 +38,6 @@ def applied(*operands: Value, exact: Function, symbolic: Function) -> Estimate:
 
 
 def _function(a: Value, b: Value = None, *, exact: Function, symbolic: Function) -> Estimate:
-    """The function's value."""
     return applied(*((a,) if b is None else (a, b)), exact=exact, symbolic=symbolic)
 
 

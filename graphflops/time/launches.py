@@ -12,6 +12,7 @@ from graphflops.base.lazy import imported
 from graphflops.base.record import replace
 from graphflops.cost import free
 from graphflops.execution.composed_gradients import kernel_calls
+from graphflops.execution.gradient_layouts import GradientLayouts
 from graphflops.execution.layouts import Layouts, attention_problem
 from graphflops.execution.runs import Runs
 from graphflops.execution.strides import channels_last, row_major
@@ -212,6 +213,7 @@ class Launcher:
         run = self.runs.of(graph, records=True)
         calls, layouts = run.calls, run.layouts
         contributions = Counter(graph.graph.seeds)
+        lie = GradientLayouts(layouts)
         # Values whose gradients repeat one number.
         repeated = {*graph.graph.seeds} if graph is self.program.summed else set[str]()
         again = {found.last: found for found in gradient_checkpoints(calls, run.recomputed)}
@@ -227,7 +229,14 @@ class Launcher:
                 continue
             is_repeated = not repeated.isdisjoint(call.node.outputs)
             kernels = self._lowered(call, layouts, is_backward=True, is_repeated=is_repeated)
-            launched = (*(kernels or ()), *self._sums(call, contributions, layouts))
+            turned = lie.copied(call)
+            out = (
+                None
+                if turned is None or is_repeated
+                else self.sizes.known(layouts.typed(call.node.outputs[0] or ""), turned)
+            )
+            copies = [] if out is None else [copy(out)]
+            launched = (*copies, *(kernels or ()), *self._sums(call, contributions, layouts))
             read = dict(enumerate(call.tensors(layouts.values)))
             given = {read.get(place, ""): has_memory for place, has_memory in call.gradient.gradients}
             repeated |= {

@@ -206,15 +206,9 @@ def names_of_constants(kernel: Kernel, width: float) -> list[str]:
         case Product() as sizes:
             kind = predict_products.product_kind(sizes, bytes_of(kernel.dtype))
             few = {"gemv": (("few",), ("skinny",)), "few": (("skinny",),)}.get(kind, ())
-            first = [(sizes.algorithm,)] if sizes.algorithm else []
-            of_variants = (
-                *first,
-                (kind, sizes.layout),
-                (kind,),
-                *few,
-                ("batched" if sizes.batch > 1 else sizes.layout,),
-                (),
-            )
+            own = [(kind, sizes.layout)] * kind.startswith("by_")
+            first = [(sizes.algorithm,)] if sizes.algorithm else own
+            of_variants = (*first, (kind,), *few, ("batched" if sizes.batch > 1 else sizes.layout,), ())
     variants = [".".join(filter(None, (kernel.family, *parts))) for parts in of_variants]
     return [name for variant in variants for name in (f"{variant}.{int(8 * width)}", variant)]
 

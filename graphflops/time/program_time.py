@@ -188,8 +188,6 @@ def _sum(one: CallTime, other: CallTime) -> CallTime:
 
 
 class _Tally(Struct):
-    """Sums over the calls of a phase."""
-
     parts: list[CallTime] = []  # each call's interval and bound
     fast: float = 0.0  # seconds with a fast and a slow CPU
     slow: float = 0.0

@@ -64,9 +64,9 @@ FLASH_SIZES = Attention(2, 4, 4, 8, 8, 64)
         (kernel("matmul", Product(200, 64, 64, 2, algorithm="grouped")), "grouped batched batched matmul"),
         (kernel("matmul", Product(200, 64, 64, is_alone=True)), "alone matmul"),
         # Some rows begin at an odd element.
-        (kernel("matmul", Product(8, 65, 64)), "by_2 tn matmul"),
-        (kernel("matmul", Product(8, 66, 64)), "by_4 tn matmul"),
-        (kernel("matmul", Product(129, 68, 64)), "by_8 tn matmul"),
+        (kernel("matmul", Product(8, 65, 64)), "by_2.tn by_2 tn matmul"),
+        (kernel("matmul", Product(8, 66, 64)), "by_4.tn by_4 tn matmul"),
+        (kernel("matmul", Product(129, 68, 64)), "by_8.tn by_8 tn matmul"),
         (kernel("matmul", Product(129, 72, 64)), "tn tn matmul"),
         (kernel("matmul", Product(1, 65, 64, 2)), "batched.vector batched matmul"),
         (kernel("matmul", Product(16, 65, 64, 2)), "batched.by_2 batched matmul"),

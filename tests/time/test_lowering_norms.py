@@ -187,16 +187,6 @@ def test_gradients_with_channels_last_are_sums_and_their_use() -> None:
     ]
 
 
-def test_given_moments_are_constants_that_a_pointwise_kernel_multiplies_by() -> None:
-    """Of 64 rows with 8 channels: it reads the gradient, and the weight and deviation of each channel in float32."""
-    given = (g(64, 8), g(8), g(8), t(8), t(8), False, 0.1, 1e-5, True)
-    sums, used = backward("aten.batch_norm.default", *given)
-    assert sums.variant == "batch_norm_sums_last"
-    moved_bytes = (4 * 64 * 8 + 2 * 4 * 8, 4 * 64 * 8)
-    assert (used.family, used.read_bytes, used.written_bytes) == ("elementwise", *moved_bytes)
-    assert used.vector_flops == 2 * 64 * 8
-
-
 @pytest.mark.parametrize(
     ("shape", "axis", "rows", "variant"),
     [((8, 1), 0, Rows(8, 6), "weight_norm"), ((1, 6), 1, Rows(6, 8, False), "weight_norm_last")],

@@ -226,7 +226,9 @@ def test_copies_into_a_last_axis_skip_elements() -> None:
 
 def test_parts_that_are_all_used_are_joined_in_the_gradient() -> None:
     size = 4 * 4 * 8
-    assert made(backward("aten.unbind.int", g(4, 8), 0, outputs=4)) == [copied(size, size, variant="joined")]
+    assert made(backward("aten.unbind.int", g(4, 8), 0, outputs=4)) == [
+        copied(size, size, variant="cat_aligned")
+    ]
     assert made(backward("aten.split.Tensor", g(4, 8), 2, outputs=2)) == [("copy", "", 0, size, size, None)]
 
 

@@ -125,7 +125,8 @@ def carried(leaving: Collection[Mapping[str, Any]]) -> str:
     """Values in words: the shape of one, the number of several, their bytes."""
     if not leaving:
         return ""
-    shapes = list(dict.fromkeys(_shape(facts) for facts in leaving if facts.get("shape")))
+    given = dict.fromkeys(str(facts["shape"])[1:-1] for facts in leaving if facts.get("shape"))
+    shapes = [safe(shape.replace(", ", "×") or "scalar", 30) for shape in given]
     counts = [facts.get("values", 1) if "shape" in facts else 1 for facts in leaving]
     sizes = [
         facts["bytes"] * count // facts.get("count", 1)
@@ -136,10 +137,6 @@ def carried(leaving: Collection[Mapping[str, Any]]) -> str:
     what = f"{many}{shapes[0]}" if len(shapes) == 1 else count_of(sum(counts), "value") if many else ""
     size = memory(sum(sizes)) if len(sizes) == len(counts) else ""
     return " · ".join(text for text in (what, size) if text)
-
-
-def _shape(facts: Mapping[str, Any]) -> str:
-    return safe(str(facts.get("shape", ""))[1:-1].replace(", ", "×") or "scalar", 30)
 
 
 def _about(item: Item, leaving: Collection[Mapping[str, Any]]) -> tuple[str, ...]:

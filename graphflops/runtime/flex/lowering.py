@@ -172,7 +172,6 @@ def _natural(values: Iterable[Value]) -> bool:
 
 
 def _common(values: Sequence[Value]) -> str:
-    """The type in which operands are compared."""
     types = {value.type for value in values if value.type}
     literals = [value.text for value in values if not value.type]
     for kind in ("tl.float64", "tl.float32"):

@@ -1,0 +1,73 @@
+"""How gradients lie in an eager backward, where they lie otherwise than their values, and which calls copy them first.
+
+A product gives each factor a row-major gradient, also a factor that is a transposed view. The view turns it back, so that it
+lies turned there: what regroups its axes, or reads it row by row, copies it (`reshape` and `contiguous` of ATen).
+"""
+
+from msgspec import Struct
+
+from graphflops.dims import prod
+from graphflops.execution.layouts import Layouts
+from graphflops.execution.strides import Strides, is_contiguous, order_of, regrouped, row_major
+from graphflops.graph import tensor_type
+from graphflops.passes.program import PricedCall
+from graphflops.tensor import TensorType
+
+_PASSED_ON = frozenset(
+    {"elementwise", "cast", "identity", "dropout"}
+)  # kinds whose gradients lie as they are given
+_IN_ROWS = frozenset(
+    {"layer_norm", "softmax", "log_softmax"}
+)  # names of operators that read gradients row by row
+
+
+class GradientLayouts(Struct):
+    """The layouts of a graph's gradients, found in reverse."""
+
+    layouts: Layouts
+    strides: dict[str, Strides] = {}  # by value, of gradients that lie otherwise than it
+    seen: set[str] = set()
+
+    def copied(self, call: PricedCall) -> Strides | None:
+        """The strides of the result's gradient if the call copies it to row-major; lay out its operands' gradients."""
+        result = call.node.outputs[0] or ""
+        out = tensor_type(result, self.layouts.values)
+        if out is None or call.gradient is None:
+            return None
+        own, is_copied = self.strides.get(result) or self._as_value(result, out), False
+        names = call.tensors(self.layouts.values)
+        for place, _ in call.gradient.gradients:
+            name = names[place] if place < len(names) else ""
+            x = tensor_type(name, self.layouts.values)
+            if x is None or name in self.seen:  # a sum of gradients lies as the first of them
+                continue
+            self.seen.add(name)
+            as_operand = self._as_value(name, x)
+            found = _passed(call, x, out, own, as_operand)
+            is_copied |= found is None
+            if (strides := found or row_major(x.shape)) != as_operand:
+                self.strides[name] = strides
+        return own if is_copied else None
+
+    def _as_value(self, name: str, value: TensorType) -> Strides:
+        """The strides of a gradient whose axes are in the order of the value's."""
+        return row_major(value.shape, order_of(self.layouts.of(name)))
+
+
+def _passed(call: PricedCall, x: TensorType, out: TensorType, own: Strides, usual: Strides) -> Strides | None:
+    """The strides of an operand's gradient, `usual` if as the operand's; None if row-major, after a copy of the result's."""
+    operator, rows = call.node.operator, row_major(x.shape)
+    if operator.kind == "product":  # of matrices, after batch axes are merged, or all but the last
+        kept = out.shape[-1:] if operator.name == "linear" else out.shape[-2:]
+        merged = (prod(out.shape[: out.rank - len(kept)]), *kept)
+        return rows if out.rank <= len(merged) or regrouped(out.shape, own, merged) else None
+    if operator.name in _IN_ROWS:
+        return rows if is_contiguous(out.shape, own) else None
+    if operator.kind in _PASSED_ON:
+        return own if x.shape == out.shape else rows
+    if (order := operator.turned(call.node.arguments(), x.rank)) is not None:
+        back = dict(zip(order, own, strict=True))
+        return tuple([back[axis] for axis in range(x.rank)])
+    if operator.kind == "view":  # a part is written into zeros, a broadcast view is summed
+        return regrouped(out.shape, own, x.shape) if out.numel == x.numel else rows
+    return usual
