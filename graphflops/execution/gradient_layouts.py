@@ -30,7 +30,7 @@ class GradientLayouts(Struct):
 
     def copied(self, call: PricedCall) -> Strides | None:
         """The strides of the result's gradient if the call copies it to row-major; lay out its operands' gradients."""
-        result = call.node.outputs[0] or ""
+        result = next(iter(call.node.outputs), None) or ""
         out = tensor_type(result, self.layouts.values)
         if out is None or call.gradient is None:
             return None
