@@ -23,9 +23,8 @@ from graphflops.graph import Node
 _PASSING = frozenset({"cast", "dropout"})  # kinds of calls that convert or scale probabilities
 # Kinds of modules whose result replaces their operand.
 _PASSED_THROUGH = frozenset({"softmax", "dropout"})
-_BY_WEIGHTS = frozenset(
-    {"linear", "mm", "addmm"}
-)  # other products are of computed tensors, or of rows sorted for them
+# Other products are of computed tensors, or of rows that were sorted for them.
+_BY_WEIGHTS = frozenset({"linear", "mm", "addmm"})
 _JOINS = frozenset({"cat", "stack"})
 _AFTER_SOFTMAX = 3  # products after a softmax: project the values, weigh them, project the result
 

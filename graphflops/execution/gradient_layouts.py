@@ -13,12 +13,10 @@ from graphflops.graph import tensor_type
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
-_PASSED_ON = frozenset(
-    {"elementwise", "cast", "identity", "dropout"}
-)  # kinds whose gradients lie as they are given
-_IN_ROWS = frozenset(
-    {"layer_norm", "softmax", "log_softmax"}
-)  # names of operators that read gradients row by row
+# Kinds whose gradients lie as they are given.
+_PASSED_ON = frozenset({"elementwise", "cast", "identity", "dropout"})
+# Names of operators that read gradients row by row.
+_IN_ROWS = frozenset({"layer_norm", "softmax", "log_softmax"})
 
 
 class GradientLayouts(Struct):

@@ -229,19 +229,15 @@ class Launcher:
                 continue
             is_repeated = not repeated.isdisjoint(call.node.outputs)
             kernels = self._lowered(call, layouts, is_backward=True, is_repeated=is_repeated)
-            turned = lie.copied(call)
-            out = (
-                None
-                if turned is None or is_repeated
-                else self.sizes.known(layouts.typed(call.node.outputs[0] or ""), turned)
-            )
-            copies = [] if out is None else [copy(out)]
+            copies, turned = list[Kernel](), lie.copied(call)
+            if turned is not None and not is_repeated:
+                out = self.sizes.known(layouts.typed(call.node.outputs[0] or ""), turned)
+                copies = [] if out is None else [copy(out)]
             launched = (*copies, *(kernels or ()), *self._sums(call, contributions, layouts))
             read = dict(enumerate(call.tensors(layouts.values)))
             given = {read.get(place, ""): has_memory for place, has_memory in call.gradient.gradients}
-            repeated |= {
-                name for name, has_memory in given.items() if is_repeated and not has_memory
-            }  # views
+            if is_repeated:  # so do views of the gradient
+                repeated |= {name for name, has_memory in given.items() if not has_memory}
             repeated -= {name for name in given if contributions[name] > 1}
             launched = self.joined.setdefault(launched, launched)  # equal ones are timed once
             own = self._host_inside(call, run.expanded.outer.get(call.node.name), "backward", launched)
