@@ -229,6 +229,7 @@ def _annotate(found: Checked) -> None:
 
 
 def _data(text: str) -> str:
+    """Text in a workflow command."""
     return inert_in_logs(shown(text, 2_000)).replace("%", "%25")
 
 

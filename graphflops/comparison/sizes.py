@@ -169,6 +169,8 @@ def _joint(
 
 
 class _Known(NamedTuple):
+    """What one program states about a size."""
+
     bound: int | None  # the user's value
     fixed: int | None  # the number that it has in place of the size
     hint: int | None  # the export's example

@@ -105,6 +105,7 @@ def bilinear_backward(t: Calls, x1: Operand, x2: Operand, weight: Operand, bias:
 
 
 def _of_norm(t: Calls, g: Operand, x: Operand, p: float, norm: Operand) -> Operand:
+    """`norm_backward`."""
     if p == 1:
         return t.mul(t.sgn(x), g)
     if p != 2:

@@ -206,6 +206,7 @@ def _aligned(path: Sequence[str], owner: Sequence[str]) -> dict[str, str]:
 
 
 def _prefixes(path: str) -> list[str]:
+    """`a`, `a.b` and `a.b.c` of `a.b.c`."""
     parts = path.split(".") if path else []
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
 

@@ -42,6 +42,7 @@ def norm(call: ConcreteCall) -> list[Kernel]:
 
 
 def _as_read(call: ConcreteCall, x: Tensor) -> Tensor:
+    """The operand, or its row-major copy."""
     return replace(x, strides=row_major(x.shape)) if copied(call) else x
 
 

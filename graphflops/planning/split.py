@@ -215,6 +215,7 @@ def _turns(report: Report) -> list[list[str]]:
 
 
 def _repeated(fold: Fold, part: Part) -> Iterator[Part]:
+    """The outermost parts that repeat."""
     if len(part.turns) > 1:
         yield part
     elif not part.is_own:

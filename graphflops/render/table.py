@@ -215,6 +215,7 @@ def _aligned(cell: str, room: int, *, at_right: bool = False) -> str:
 
 
 def _fitted(text: str, room: int) -> str:
+    """A text that fits, its indent kept."""
     if columns(text) <= room:
         return text
     name = text.lstrip(" ")
