@@ -107,7 +107,7 @@ def fill(tensor: Tensor) -> Kernel:
 def repeat(tensor: Tensor) -> Kernel:
     """Writes one number, which a broadcast view repeats, to all elements."""
     number = replace(tensor, strides=(0,) * tensor.rank, nbytes=tensor.bits // 8)
-    return pointwise(tensor, [number], number.nbytes, tensor.full_bytes)
+    return replace(pointwise(tensor, [number], number.nbytes, tensor.full_bytes), variant="strided.repeated")
 
 
 def reduction(tensor: Tensor, results: int, *, is_inner: bool = True, bits: int | None = None) -> Kernel:
@@ -180,7 +180,7 @@ def axis_of(call: ConcreteCall, rank: int) -> int:
     return axis % rank if isinstance(axis, int) and rank and -rank <= axis < rank else rank - 1
 
 
-_SECTOR, _BLOCK = limits("aten_2", "strided", "sector block")
+_SECTOR, _BLOCK, _BYTES_OF_BLOCK = limits("aten_2", "strided", "sector block bytes")
 _BITS = 8
 
 
@@ -205,13 +205,15 @@ def _steps(tensor: Tensor, out: Tensor) -> list[int]:
 
 
 def _waste(axes: Sequence[tuple[int, Sequence[int]]], place: int, width: float) -> float:
-    """Bytes loaded for each element of a tensor beyond the element: its sector, unless neighbours use that too."""
+    """Bytes loaded for each element of a tensor beyond the element: its sector, unless others of its block use that too."""
     size, steps = axes[0]
     if steps[place] <= 1:
         return 0.0
     users = 1
-    if len(axes) > 1 and axes[1][1][place] == 1:
-        users = max(1, min(_BLOCK // size, axes[1][0]))
+    if len(axes) > 1 and axes[1][1][place] in (0, 1):
+        is_repeated = any(each[place] == 0 for _, each in axes)  # so small that the cache holds all of it
+        block = int(_BYTES_OF_BLOCK / width) if is_repeated else _BLOCK
+        users = max(1, min(block // size, axes[1][0]))
     return float(max(min(_SECTOR / users, steps[place] * width) - width, 0.0))
 
 

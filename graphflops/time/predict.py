@@ -209,6 +209,10 @@ def names_of_constants(kernel: Kernel, width: float) -> list[str]:
             own = [(kind, sizes.layout)] * kind.startswith("by_")
             first = [(sizes.algorithm,)] if sizes.algorithm else own
             of_variants = (*first, (kind,), *few, ("batched" if sizes.batch > 1 else sizes.layout,), ())
+        case Rows(rows=1) if (
+            kernel.family == "reduction" and not kernel.variant
+        ):  # all blocks share one result
+            of_variants = (("whole",), ())
     variants = [".".join(filter(None, (kernel.family, *parts))) for parts in of_variants]
     return [name for variant in variants for name in (f"{variant}.{int(8 * width)}", variant)]
 
