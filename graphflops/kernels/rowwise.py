@@ -65,7 +65,11 @@ def norm_backward(call: ConcreteCall) -> list[Kernel]:
         # Sums over the pixels of each channel, factors from the sums, their use; the weight's gradient is from the sums.
         channels, small = prod(x.shape[:2]), elementwise(x, 0, 0)
         if _is_of_vectors(x):  # factors in one kernel; one block for every 32 channels loops over all vectors
-            work, size, each = 4 * x.numel, 2 * x.full_bytes, _channels(x, _LONE * x.shape[0])
+            work, size, each = (
+                4 * x.numel,
+                2 * x.full_bytes,
+                Rows(x.shape[1], _LONE * x.shape[0], is_inner=False),
+            )
             summed = Kernel("reduction", x.dtype, 0, work, size, 0, each, variant="layer_norm_weight")
             for_x = [_moments(call, x, size), _with_factors(x, size, 4, 3)]
             return [*for_x * x.requires_grad, *[summed] * call.wants("weight", "bias")]
@@ -146,25 +150,24 @@ def batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
         return _applied(call, x)
     if _is_of_cudnn(call, x):
         return [_of_cudnn(call, x, 1, "batch_norm_training")]
-    channels, size = _count(x), x.full_bytes
-    running = elementwise(x, 4 * channels, 4 * channels)
-    if _is_innermost(x):
-        moments = _of(call, x, size, 0, _channels(x, _pixels(x)), "batch_norm_moments_last")
-        applied = _of(call, x, size, size, Rows(_pixels(x), channels), "batch_norm_applied_last")
-        return [running, moments, running, applied]
-    moments = _of(call, x, size, 0, _channels(x, _pixels(x)), "batch_norm_moments")
-    return [moments, running, _applied(call, x)[-1]]
+    each, size, last = rows_of(call, x), x.full_bytes, "_last" * _is_innermost(x)
+    running = elementwise(x, 4 * each.rows, 4 * each.rows)
+    moments = _of(call, x, size, 0, each, f"batch_norm_moments{last}")
+    if not last:
+        return [moments, running, _applied(call, x)[-1]]
+    applied = _of(call, x, size, size, Rows(each.columns, each.rows), "batch_norm_applied_last")
+    return [running, moments, running, applied]
 
 
 def batch_norm_backward(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     """One kernel for all gradients, or two of PyTorch if channels are innermost: sums, and their use."""
-    arguments, size = call.arguments, x.full_bytes
+    arguments, each, size = call.arguments, rows_of(call, x), x.full_bytes
     if arguments.get("training", arguments.get("train")) is not False and _is_of_cudnn(call, x):
         return [_of_cudnn(call, x, 2, "batch_norm_training_backward")]
     if _is_innermost(x):
-        sums = _of(call, x, 2 * size, 0, _channels(x, _pixels(x)), "batch_norm_sums_last")
-        return [sums, _of(call, x, 2 * size, size, Rows(_pixels(x), _count(x)), "batch_norm_gradient_last")]
-    return [_of(call, x, 2 * size, size, _channels(x, _pixels(x)), "batch_norm_backward")]
+        sums = _of(call, x, 2 * size, 0, each, "batch_norm_sums_last")
+        return [sums, _of(call, x, 2 * size, size, Rows(each.columns, each.rows), "batch_norm_gradient_last")]
+    return [_of(call, x, 2 * size, size, each, "batch_norm_backward")]
 
 
 def _is_innermost(x: Tensor) -> bool:
@@ -182,7 +185,7 @@ def _is_of_cudnn(call: ConcreteCall, x: Tensor) -> bool:
 
 def _of_cudnn(call: ConcreteCall, x: Tensor, tensors: int, variant: str) -> Kernel:
     """A kernel that reads `tensors` tensors twice, or once if one channel of them fits on chip."""
-    rows, times = _channels(x, _pixels(x)), 2
+    rows, times = rows_of(call, x), 2
     if is_last(x):
         variant += "_last"
     elif tensors * rows.columns * x.bits <= 8 * (_ON_CHIP if x.bits > HALF else _ON_CHIP_HALF):
@@ -190,22 +193,9 @@ def _of_cudnn(call: ConcreteCall, x: Tensor, tensors: int, variant: str) -> Kern
     return _of(call, x, times * tensors * x.full_bytes, x.full_bytes, rows, variant)
 
 
-def _count(x: Tensor) -> int:
-    return prod(x.shape[1:2])
-
-
-def _pixels(x: Tensor) -> int:
-    return x.numel // max(_count(x), 1)
-
-
-def _channels(x: Tensor, columns: int) -> Rows:
-    """One block for each channel. columns: elements that it loops over."""
-    return Rows(_count(x), columns, is_inner=False)
-
-
 def _applied(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     """One kernel with a block for each channel of each image; PyTorch's half precision first takes two to make factors."""
-    channels, is_of_cudnn = _count(x), _is_of_cudnn(call, x)
+    channels, is_of_cudnn = prod(x.shape[1:2]), _is_of_cudnn(call, x)
     read, written = call.cost.moved
     factors = []
     if is_of_cudnn and is_last(x) and prod(x.shape[2:]) > 1:  # a block processes pieces of an image in turn
