@@ -155,7 +155,7 @@ def convolution(low: Lowering, of: Lowered) -> None:
     made = low.joint.without_bias(out) if bias else out
     low.add(of, Extern, {made: low.nbytes(out)}, reads, workspace=workspace, into="own")
     if bias:
-        is_other = low.joint.channels_last and not is_last and is_of_images(call, low.values)
+        is_other = low.joint.channels_last and not is_last and is_turned(call, low.values)
         low.add(of, Loop, (out,), (made, *bias), moved=frozenset((made,) if is_other else ()))
     of.operands = (*reads, *bias)
 
@@ -169,7 +169,7 @@ def convolution_gradient(low: Lowering, of: Lowered) -> None:
         phases = [name for name, place in places.items() if place in of.fresh]
         workspace = dim_max(workspace, *(_workspace(low, call, phase) for phase in phases))
     else:
-        is_last = low.joint.channels_last and is_of_images(call, low.values)
+        is_last = low.joint.channels_last and is_turned(call, low.values)
         copied = low.nbytes(call.node.outputs[0] or "") if is_last else 0  # the result's gradient, row-major
         workspace = dim_max(workspace, copied + kernels.backward_bytes(call, low.execution.layouts))
     own = [tensor for place, tensor in of.fresh.items() if place < 2]
@@ -235,14 +235,8 @@ def _nodes(call: PricedCall) -> int:
     return _OPS_OF_GATE if operator.has("gate") else _OPS.get(operator.kind, 1)
 
 
-def is_of_images(call: PricedCall, values: Values) -> bool:
-    """Whether a convolution has two spatial axes; others are never channels last."""
-    found = convolution_of(call, values)
-    return found is not None and found.x.rank == IMAGE_RANK
-
-
-def is_turned(call: PricedCall, values: Values, *, is_copied: bool) -> bool:
-    """Whether a convolution runs channels last in a program that does.
+def is_turned(call: PricedCall, values: Values, *, is_copied: bool = True) -> bool:
+    """Whether a convolution runs channels last in a program that does: it has two spatial axes.
 
     is_copied: whether its weight is a channels-last copy, as in the forward of a training step. One channel has the same
     layout either way. Then the weight decides, and without such a copy the result's channels come first.

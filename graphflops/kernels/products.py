@@ -187,7 +187,7 @@ def recurrent(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
         size = sizes.batch * gates * x.bits // 8
         gated = elementwise(x, 2 * size, size // sizes.gates, 3 * sizes.batch * gates)
         return [*[multiplied(each, x) for each in _of_cell(sizes)], gated]
-    turned = [copy(_steps_first(x))] if _is_batch_first(call) else []
+    turned = [copy(x.permuted(1, 0, *range(2, x.rank)))] if _is_batch_first(call) else []
     return [*turned, Kernel("recurrence", x.dtype, call.cost.matrix_flops, 0, *call.cost.moved, sizes)]
 
 
@@ -212,12 +212,6 @@ def recurrent_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kerne
 
 def _is_batch_first(call: ConcreteCall) -> bool:
     return call.own.get("batch_first") is True and call.operands[0].rank >= SEQUENCE_RANK
-
-
-def _steps_first(x: Tensor) -> Tensor:
-    """The operand as cuDNN reads it, with its first two axes exchanged."""
-    batch, steps, *width = x.shape
-    return replace(x, shape=(steps, batch, *width), strides=(x.strides[1], x.strides[0], *x.strides[2:]))
 
 
 def _sizes(call: ConcreteCall, phase: Pass) -> Recurrence:

@@ -7,7 +7,7 @@ from graphflops.base.record import replace
 from graphflops.errors import DimError
 from graphflops.execution.fast_path import calls_of_module, is_module
 from graphflops.execution.layouts import Layouts
-from graphflops.inductor.library_calls import ALIGNED, is_of_images, is_turned
+from graphflops.inductor.library_calls import ALIGNED, is_turned
 from graphflops.inductor.lowering import Extern
 from graphflops.inductor.plan import Plan, Plans
 from graphflops.kernels.beside import operand_copies
@@ -123,7 +123,7 @@ class CompiledLauncher(Launcher):
             return kernels
         if not turned:
             own = [each for each in kernels if each.family not in _WRITTEN and each.variant != "strided"]
-            if own and op.is_gradient and plan.joint.channels_last and is_of_images(call, values):
+            if own and op.is_gradient and plan.joint.channels_last and is_turned(call, values):
                 # The gradient of the result is channels last.
                 size = self.sizes(plan.joint.sizes.get(op.reads[0], 0))
                 own.insert(0, Kernel("copy", own[0].dtype, 0, 0, size, size, variant="strided"))
