@@ -287,8 +287,7 @@ def test_masks_become_numbers_with_aligned_rows(dtype: str, width: int, keys: in
 
 def test_a_call_without_a_gradient_makes_no_tensors_of_one() -> None:
     execution, call = eager("aten.sin.default", t(4, 64))
-    assert buffers.formula_tensors(call, execution.layouts) == ()
-    assert buffers.gradients_apart(call, execution.layouts) == ()
+    assert buffers.gradient_buffers(call, execution.layouts) == ((), ((),))
     assert buffers.backward_bytes(call, execution.layouts) == 0
     assert buffers.saved_input_bytes(call, execution.values) == 0
     assert buffers.kept_operands(call, execution.values) == []
@@ -296,7 +295,8 @@ def test_a_call_without_a_gradient_makes_no_tensors_of_one() -> None:
 
 def test_one_gradient_is_computed_by_itself() -> None:
     execution, call = eager("aten.div.Tensor", g(4, 64), t(4, 64))
-    assert buffers.gradients_apart(call, execution.layouts) == ()
+    first, parts = buffers.gradient_buffers(call, execution.layouts)
+    assert ([*first], [[*each] for each in parts]) == ([], [[]])
     execution, call = eager("aten.div.Tensor", g(4, 64), g(4, 64))
-    of_divisor, of_dividend = buffers.gradients_apart(call, execution.layouts)  # the last operand first
+    _, (of_divisor, of_dividend) = buffers.gradient_buffers(call, execution.layouts)  # the last operand first
     assert ([*of_divisor], [*of_dividend]) == ([4 * N] * 3, [0])
