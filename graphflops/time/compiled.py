@@ -7,7 +7,7 @@ from graphflops.base.record import replace
 from graphflops.errors import DimError
 from graphflops.execution.fast_path import calls_of_module, is_module
 from graphflops.execution.layouts import Layouts
-from graphflops.inductor.library_calls import ALIGNED, is_turned
+from graphflops.inductor.library_calls import ALIGNED, convolution_of, is_turned
 from graphflops.inductor.lowering import Extern
 from graphflops.inductor.plan import Plan, Plans
 from graphflops.kernels.beside import operand_copies
@@ -107,8 +107,8 @@ class CompiledLauncher(Launcher):
 
     def _own(self, call: PricedCall, op: Extern, plan: Plan) -> tuple[Kernel, ...] | None:
         """The kernels of a call that inductor does not generate."""
-        values, is_copied = plan.execution.values, plan.backward is not None and not op.is_gradient
-        turned = plan.joint.channels_last and is_turned(call, values, is_copied=is_copied)
+        conv, is_copied = convolution_of(call, plan.execution.values), plan.backward and not op.is_gradient
+        turned = plan.joint.channels_last and is_turned(conv, is_copied=bool(is_copied))
         kernels = self._lowered(call, plan.execution.layouts, is_backward=op.is_gradient, is_turned=turned)
         if kernels is None:
             return None
@@ -123,7 +123,7 @@ class CompiledLauncher(Launcher):
             return kernels
         if not turned:
             own = [each for each in kernels if each.family not in _WRITTEN and each.variant != "strided"]
-            if own and op.is_gradient and plan.joint.channels_last and is_turned(call, values):
+            if own and op.is_gradient and plan.joint.channels_last and is_turned(conv):
                 # The gradient of the result is channels last.
                 size = self.sizes(plan.joint.sizes.get(op.reads[0], 0))
                 own.insert(0, Kernel("copy", own[0].dtype, 0, 0, size, size, variant="strided"))

@@ -130,8 +130,8 @@ def test_what_is_a_convolution_of_images(
     main = program_of(f"aten.{name}", *operands).main
     call, values = main.calls[0], main.values
     assert (convolution_of(call, values) is not None) is is_found
-    assert is_turned(call, values, is_copied=False) is turned
-    assert is_turned(call, values, is_copied=True) is is_image
+    assert is_turned(convolution_of(call, values), is_copied=False) is turned
+    assert is_turned(convolution_of(call, values), is_copied=True) is is_image
 
 
 @pytest.mark.parametrize(
