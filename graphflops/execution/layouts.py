@@ -13,7 +13,6 @@ from graphflops.devices import Platform
 from graphflops.dims import Dim
 from graphflops.execution.strides import (
     Forms,
-    HasStrides,
     Laid,
     Strides,
     Values,
@@ -309,7 +308,7 @@ def chosen_kernel(call: PricedCall, layouts: Layouts, training: bool) -> tuple[P
     return None if problem is None else (problem, attention_kernel(problem, layouts.platform))
 
 
-def attention_problem(call: PricedCall, layouts: HasStrides, training: bool) -> Problem | None:
+def attention_problem(call: PricedCall, layouts: Layouts, training: bool) -> Problem | None:
     """A call of scaled_dot_product_attention with the strides of its operands; None if an operand is not known."""
     arguments = call.node.arguments()
     operands: dict[str, Operand] = {}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from itertools import accumulate
 from operator import mul
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from graphflops.base.record import Record
 from graphflops.cost import Value
@@ -20,20 +20,6 @@ Values = Mapping[str, Value]  # types of tensors, and other values, by name
 Shape = Sequence[Dim]
 Strides = tuple["Dim", ...]  # by axis, the number of elements from one position to the next
 _FALLBACK = 97  # the value of an open size where strides are compared
-
-
-class HasStrides(Protocol):
-    """Values and their strides; their sizes are known or open."""
-
-    @property
-    def values(self) -> Values:
-        """Types of tensors, and other values, by name."""
-
-    def typed(self, name: str) -> TensorType:
-        """The type of a value that is a tensor."""
-
-    def of(self, name: str) -> Strides:
-        """Its strides."""
 
 
 def row_major(shape: Sequence[Dim], order: Sequence[int] | None = None) -> Strides:

@@ -11,14 +11,13 @@ was observed on an H200 with PyTorch 2.11.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import gcd
-from typing import Any
+from typing import Any, Union
 
 from graphflops.base.record import Record, replace
 from graphflops.devices import Platform
 from graphflops.dims import Dim, broadcast, ceil_div, dim_max, dim_min, prod, total
-from graphflops.execution.layouts import is_normed_in_order
+from graphflops.execution.layouts import Layouts, is_normed_in_order
 from graphflops.execution.strides import (
-    HasStrides,
     Shape,
     Strides,
     has_channels_last,
@@ -29,11 +28,13 @@ from graphflops.execution.strides import (
     size_hint,
 )
 from graphflops.graph import Ref, tensor_type
+from graphflops.kernels.call import ConcreteCall
 from graphflops.kernels.choices import limits
 from graphflops.ops import Op
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import DType
 
+Lying = Union[Layouts, ConcreteCall]  # values with their strides, whose sizes may be open, or are numbers
 _OF_ROWS = ("normalisation", "softmax", "pooling")  # kinds
 _MERGING = ("linear", "matmul")
 _OF_BLAS = frozenset({*_MERGING, "mm", "bmm", "addmm", "baddbmm"})
@@ -57,7 +58,7 @@ class Copy(Record, frozen=True):
         return prod(self.shape) * self.dtype.bits // 8
 
 
-def operand_copies(call: PricedCall, lie: HasStrides) -> Mapping[str, Copy]:
+def operand_copies(call: PricedCall, lie: Lying) -> Mapping[str, Copy]:
     """The copies that a call makes of its operands, by operand; operands that its kernels can read have none."""
     operator = call.node.operator
     if operator.kind in _OF_ROWS and (names := call.tensors(lie.values)):
@@ -84,7 +85,7 @@ def is_mean(operator: Op, shape: Shape) -> bool:
     return operator.name in ("adaptive_avg_pool", "global_avg_pool") and prod(shape[2:]) == 1
 
 
-def _of_rows(call: PricedCall, lie: HasStrides, name: str) -> Mapping[str, Copy]:
+def _of_rows(call: PricedCall, lie: Lying, name: str) -> Mapping[str, Copy]:
     """The copy of the operand that is normalised or pooled."""
     operator, x, strides = call.node.operator, lie.typed(name), lie.of(name)
     is_ordered, is_normed = is_contiguous(x.shape, strides), is_normed_in_order(operator, x)
@@ -102,7 +103,7 @@ def _of_rows(call: PricedCall, lie: HasStrides, name: str) -> Mapping[str, Copy]
     return {name: Copy(x.shape, strides, dtype, has_gradient and is_kept, has_gradient and is_again)}
 
 
-def _copied(name: str, other: str, lie: HasStrides, *, is_merged: bool) -> Copy | None:
+def _copied(name: str, other: str, lie: Lying, *, is_merged: bool) -> Copy | None:
     """The copy of one operand; None if its axes merge without a copy and cuBLAS can read its matrices."""
     own, strides = lie.typed(name), lie.of(name)
     shape, merged = own.shape, own.shape

@@ -9,7 +9,8 @@ from math import log2, prod
 from graphflops.base.record import replace
 from graphflops.cost import Value
 from graphflops.dims import Dim
-from graphflops.execution.strides import HasStrides, row_major
+from graphflops.execution.layouts import Layouts
+from graphflops.execution.strides import row_major
 from graphflops.graph import tensor_type
 from graphflops.kernels.beside import OF_GROUPS, largest_power
 from graphflops.kernels.call import ConcreteCall, Sizes, Tensor
@@ -274,9 +275,9 @@ def _picked(x: Tensor, family: Family) -> Kernel:
     return Kernel(family, x.dtype, sizes=Rows(1, -(-rows // threads)), variant="nll_loss")
 
 
-def loss_bytes(call: PricedCall, lie: HasStrides) -> Dim:
+def loss_bytes(call: PricedCall, layouts: Layouts) -> Dim:
     """Bytes of the losses of each element, if the labels are probabilities of classes."""
-    return lie.typed(call.uses[0]).like().nbytes if _is_of_shares(call, lie.values) else 0
+    return layouts.typed(call.uses[0]).like().nbytes if _is_of_shares(call, layouts.values) else 0
 
 
 def loss_kernels(program: PricedProgram, sizes: Sizes, *, stores_gradients: bool) -> tuple[Kernel, ...]:
