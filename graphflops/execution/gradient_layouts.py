@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from graphflops.dims import prod
 from graphflops.execution.layouts import Layouts
-from graphflops.execution.strides import Strides, is_contiguous, order_of, regrouped, row_major
+from graphflops.execution.strides import Strides, dense_as, is_contiguous, regrouped, row_major
 from graphflops.graph import tensor_type
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
@@ -33,9 +33,9 @@ class GradientLayouts(Struct):
         Returns the strides of the result's gradient if the call copies it to row-major, and operands with another gradient.
         """
         assert call.gradient is not None
-        result, values = next(iter(call.node.outputs), None) or "", self.layouts.values
+        result, lie, values = next(iter(call.node.outputs), None) or "", self.layouts, self.layouts.values
         out, is_repeated = tensor_type(result, values), self.is_repeated(call)
-        own = self.strides.get(result) or (self._as_value(result, out) if out is not None else ())
+        own = self.strides.get(result) or (dense_as(lie.of(result), out.shape) if out is not None else ())
         is_copied, again, names = False, list[str](), call.tensors(values)
         for place, has_memory in call.gradient.gradients:
             name = names[place] if place < len(names) else ""
@@ -48,7 +48,7 @@ class GradientLayouts(Struct):
             self.seen.add(name)
             if is_repeated and not has_memory:  # a view
                 self.repeated.add(name)
-            as_operand = self._as_value(name, x)
+            as_operand = dense_as(lie.of(name), x.shape)  # in the order of the value's axes
             found = as_operand if out is None else _passed(call, x, out, own, as_operand)
             is_copied |= found is None
             if (strides := found or row_major(x.shape)) != as_operand:
@@ -58,10 +58,6 @@ class GradientLayouts(Struct):
     def is_repeated(self, call: PricedCall) -> bool:
         """Whether the gradient of a call's result repeats one number."""
         return not self.repeated.isdisjoint(call.node.outputs)
-
-    def _as_value(self, name: str, value: TensorType) -> Strides:
-        """The strides of a gradient whose axes are in the order of the value's."""
-        return row_major(value.shape, order_of(self.layouts.of(name)))
 
 
 def _passed(call: PricedCall, x: TensorType, out: TensorType, own: Strides, usual: Strides) -> Strides | None:

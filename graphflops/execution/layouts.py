@@ -17,9 +17,9 @@ from graphflops.execution.strides import (
     Strides,
     Values,
     channels_last,
+    dense_as,
     has_channels_last,
     is_contiguous,
-    order_of,
     regrouped,
     repeated,
     row_major,
@@ -231,7 +231,7 @@ class Layouts:
         is_alike = isinstance(value, TensorType) and value.rank == out.rank
         if not is_alike or self.typed(name).shape[:-1] != out.shape[:-1]:
             return None
-        return row_major(out.shape, order_of(self.of(name)))
+        return dense_as(self.of(name), out.shape)
 
 
 def _ordered(operands: Sequence[Strides], shape: Sequence[Dim]) -> Strides:

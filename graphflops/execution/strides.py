@@ -5,7 +5,7 @@ its attributes, and the types and strides of its operands and results.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from functools import lru_cache, wraps
 from itertools import accumulate
 from operator import mul
 from typing import Any, TypeVar, cast
@@ -63,6 +63,12 @@ def order_of(strides: Strides) -> list[int]:
     """The axes from outermost to innermost; strides with open sizes are compared by their hints."""
     numbers = [size_hint(stride) for stride in strides]
     return sorted(range(len(strides)), key=lambda axis: -numbers[axis])
+
+
+@lru_cache(maxsize=4096)
+def dense_as(strides: Strides, shape: tuple[Dim, ...]) -> Strides:
+    """Strides without gaps, with the order of axes that other strides have."""
+    return row_major(shape, order_of(strides))
 
 
 def size_hint(size: Dim, fallback: int = _FALLBACK) -> int:

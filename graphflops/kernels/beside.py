@@ -1,7 +1,7 @@
 """What kernels need beside operands and results: copies of operands in another layout, and partial results of reductions.
 
-`matmul` merges the batch axes of each operand, `linear` all axes but the last. An operand is copied if that needs a copy, or
-if the other operand's batch repeats it, and gradients read the copy. cuBLAS copies matrices without contiguous rows or
+`matmul` merges the batch axes of each operand, `linear` all axes but the last. An operand is copied if that needs a copy,
+and gradients read the copy. cuBLAS copies matrices without contiguous rows or
 columns for each product. Norms, softmax and pooling read a row-major operand; pooling also reads channels last.
 
 If a reduction has few results, several blocks share the elements of a result, and each writes one partial result for each
@@ -15,7 +15,7 @@ from typing import Any, Union
 
 from graphflops.base.record import Record, replace
 from graphflops.devices import Platform
-from graphflops.dims import Dim, broadcast, ceil_div, dim_max, dim_min, prod, total
+from graphflops.dims import Dim, ceil_div, dim_max, dim_min, prod, total
 from graphflops.execution.layouts import Layouts, is_normed_in_order
 from graphflops.execution.strides import (
     Shape,
@@ -23,7 +23,6 @@ from graphflops.execution.strides import (
     has_channels_last,
     is_contiguous,
     regrouped,
-    repeated,
     row_major,
     size_hint,
 )
@@ -106,22 +105,19 @@ def _of_rows(call: PricedCall, lie: Lying, name: str) -> Mapping[str, Copy]:
 def _copied(name: str, other: str, lie: Lying, *, is_merged: bool) -> Copy | None:
     """The copy of one operand; None if its axes merge without a copy and cuBLAS can read its matrices."""
     own, strides = lie.typed(name), lie.of(name)
-    shape, merged = own.shape, own.shape
     if own.rank < 2:
         return None
+    merged = own.shape
     if is_merged and own.rank > 2:
         if not other or lie.typed(other).rank <= 2:  # one matrix for all rows: rows and batch merge
             merged = (prod(own.shape[:-1]), own.shape[-1])
         else:
-            batch = broadcast(own.shape[:-2], lie.typed(other).shape[:-2])
-            shape = (*batch, *own.shape[-2:])
-            merged = (prod(batch), *own.shape[-2:])
-            strides = repeated(own.shape, strides, shape)
-    as_merged = regrouped(shape, strides, merged) if merged is not shape else strides
+            merged = (prod(own.shape[:-2]), *own.shape[-2:])
+    as_merged = regrouped(own.shape, strides, merged) if merged is not own.shape else strides
     if as_merged is None:
-        return Copy(shape, strides, own.dtype, is_kept=True)
+        return Copy(own.shape, strides, own.dtype, is_kept=True)
     if not _is_read_by_blas(merged[-2:], as_merged[-2:]):
-        return Copy(shape, strides, own.dtype, is_again=True, is_inside=True)
+        return Copy(own.shape, strides, own.dtype, is_again=True, is_inside=True)
     return None
 
 

@@ -110,16 +110,12 @@ def gradient_buffers(call: PricedCall, layouts: Layouts) -> tuple[Sequence[Dim],
 
 
 def _of_product(call: PricedCall, out: TensorType, layouts: Layouts) -> Sequence[Dim]:
-    """The sum for a bias; a factor's gradient is computed for each batch before batches that share the factor are summed."""
-    a, b, bias = (tensor_type(call.node.arguments().get(each), layouts.values) for each in ("a", "b", "bias"))
-    if bias is not None and bias.requires_grad and out.rank:
-        shape = (prod(out.shape[:-1]), out.shape[-1])
-        return beside.reduction_buffers(shape, row_major(shape), (0,), FLOAT_BYTES, layouts.platform)
-    factors = [x for x in (a, b) if x is not None]
-    if min((x.rank for x in factors), default=0) <= 2:
-        return ()  # a matrix has no batches
-    wide = [(x, prod((*out.shape[:-2], *x.shape[-2:])) - x.numel) for x in factors if x.requires_grad]
-    return (dim_max(0, *(x.like((more,)).nbytes for x, more in wide)),)
+    """The sum for a bias."""
+    bias = tensor_type(call.node.arguments().get("bias"), layouts.values)
+    if bias is None or not bias.requires_grad or not out.rank:
+        return ()
+    shape = (prod(out.shape[:-1]), out.shape[-1])
+    return beside.reduction_buffers(shape, row_major(shape), (0,), FLOAT_BYTES, layouts.platform)
 
 
 def _of_softmax(call: PricedCall, out: TensorType, layouts: Layouts) -> Sequence[Dim]:
@@ -198,9 +194,8 @@ def _sorting(call: PricedCall, values: Mapping[str, Value]) -> Dim:
 
 def saved_input_bytes(call: PricedCall, values: Mapping[str, Value]) -> Dim:
     """Bytes of autograd's copy of an operand that is overwritten in place but is needed for its gradient."""
-    if not call.in_place or call.node.operator.name in _READ_RESULTS:
-        return 0
-    if call.gradient is None or 0 not in call.gradient.operands:
+    is_read = call.gradient is not None and 0 in call.gradient.operands
+    if not is_read or not call.in_place or call.node.operator.name in _READ_RESULTS:
         return 0
     out = tensor_type(call.node.outputs[0], values)
     return 0 if out is None else out.like().nbytes

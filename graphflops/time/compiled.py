@@ -112,24 +112,24 @@ class CompiledLauncher(Launcher):
         kernels = self._lowered(call, plan.execution.layouts, is_backward=op.is_gradient, is_turned=turned)
         if kernels is None:
             return None
-        kind = call.node.operator.kind
+        kind, own = call.node.operator.kind, [each for each in kernels if each.family not in _WRITTEN]
         if kind == "product":
             return _of_product(call, op, kernels, plan.execution.layouts)
-        if kind == "attention":
-            return tuple([kernel for kernel in kernels if kernel.family not in (*_WRITTEN, "copy")])
         if kind == "collective":  # if it copies its operand, inductor generates that kernel
             return kernels[-1:]
-        if kind != "convolution":
+        if kind not in ("attention", "convolution"):
             return kernels
-        if not turned:
-            own = [each for each in kernels if each.family not in _WRITTEN and each.variant != "strided"]
+        if kind == "attention":
+            own = [kernel for kernel in own if kernel.family != "copy"]
+        elif turned:
+            own = [part for kernel in own for part in _image_kernels(kernel)]
+        else:
+            own = [each for each in own if each.variant != "strided"]
             if own and op.is_gradient and plan.joint.channels_last and is_turned(conv):
                 # The gradient of the result is channels last.
                 size = self.sizes(plan.joint.sizes.get(op.reads[0], 0))
                 own.insert(0, Kernel("copy", own[0].dtype, 0, 0, size, size, variant="strided"))
-            return tuple(own)
-        own = [kernel for kernel in kernels if kernel.family not in _WRITTEN]
-        return tuple([part for kernel in own for part in _image_kernels(kernel)])
+        return tuple(own)
 
 
 def _host_seconds(costs: Costs, phase: str, kernels: Sequence[Kernel], *, is_gradient: bool) -> float:
