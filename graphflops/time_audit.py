@@ -22,7 +22,7 @@ from graphflops.ops import operator
 from graphflops.report import Execution, Report, Row
 from graphflops.report.findings import Finding, ModelFindings, RuleInfo, Severity, with_neighbours
 from graphflops.tensor import grouped
-from graphflops.time.predict import fused_seconds, predict, seconds_of, shortest_call
+from graphflops.time.predict import fused_instead, predict
 
 Progress = Callable[[int, int], None]
 
@@ -149,15 +149,13 @@ def _unfused(program: _Program) -> Iterator[Waste]:
     """Attention that stores its scores: written as several operators, or on operands that no fused kernel takes, such
     as a mask whose last axis is not contiguous. A fused kernel keeps the scores on chip.
     """
-    rows = {row.node: row for row in program.report.rows}
-    shortest = shortest_call(program.report.rows)
-    for use in program.report.attentions:
-        row, own = rows.get(use.calls[0]), seconds_of(use, rows)
-        kernels = [rows[name].time for name in use.calls if name in rows]
-        is_unfused = not use.op or any(time is not None and "softmax" in time.kernel for time in kernels)
-        if row is not None and own and is_unfused:
-            dtype, report = row.matrix_dtype or "float32", program.report
-            fused = fused_seconds(use, dtype, shortest, report.values, program.device)
+    report, softmaxes = (
+        program.report,
+        {row.node for row in program.report.rows if row.time and "softmax" in row.time.kernel},
+    )
+    uses = [use for use in report.attentions if not use.op or not softmaxes.isdisjoint(use.calls)]
+    for use, row, own, fused in fused_instead(uses, report.rows, report.values, program.device):
+        if own:
             why = last_refusal(use.kernel_reason)
             reason = f", because {why}" if why else ""
             text = f"attention runs unfused, its scores in memory{reason}"

@@ -162,7 +162,15 @@ def _pair(t: Calls, a: _Factor, b: _Factor, gone: set[str], order: Sequence[str]
 
 @composite("matmul")
 def matmul(t: Calls, a: Operand, b: Operand) -> Operand:
-    """A matrix that wants a gradient, times a batch of matrices: one product of all rows, with transposes around it."""
+    """A matrix that wants a gradient, times a batch of matrices: one product of all rows, with transposes around it.
+
+    Batches that differ are expanded to one, whose matrices are in three axes.
+    """
+    if min(a.rank, b.rank) > 2 and a.shape[:-2] != b.shape[:-2]:
+        whole = broadcast(a.shape[:-2], b.shape[:-2])
+        wide = [t.expand(x, (*whole, *x.shape[-2:])) for x in (a, b)]
+        product = t.bmm(*[t.reshape(x, (prod(whole), *x.shape[-2:])) for x in wide])
+        return t.view(product, (*whole, a.shape[-2], b.shape[-1]))
     if a.rank != 2 or b.rank <= 2 or not a.is_wanted:
         raise RuleError("this is one product")
     (*batch, _, columns), (rows, inner) = b.shape, a.shape

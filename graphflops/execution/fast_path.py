@@ -50,11 +50,8 @@ def with_fast_paths(
 
 def _module(module_stack: str, kinds: Sequence[str]) -> tuple[str, str]:
     """The kind and path of the outermost module of a call that is of one of these kinds; two empty strings if none is."""
-    for entry in module_stack.split(";"):
-        for kind in kinds:
-            if entry.endswith(kind):
-                return kind, entry
-    return "", ""
+    found = ((kind, entry) for entry in module_stack.split(";") for kind in kinds if entry.endswith(kind))
+    return next(found, ("", ""))
 
 
 def is_module(call: PricedCall) -> bool:
@@ -65,11 +62,8 @@ def is_module(call: PricedCall) -> bool:
 def calls_of_module(module: PricedCall, calls: Sequence[PricedCall]) -> Sequence[PricedCall]:
     """The recorded calls that the call of a module replaces."""
     kinds = (module.node.op.removeprefix(_FUSED),)
-    for _, run in groupby(calls, lambda call: _module(call.node.module_stack, kinds)):
-        inside = list(run)
-        if any(call.node.name == module.node.name for call in inside):
-            return inside
-    return ()
+    runs = [[*run] for _, run in groupby(calls, lambda call: _module(call.node.module_stack, kinds))]
+    return next((run for run in runs if any(call.node.name == module.node.name for call in run)), ())
 
 
 def projections(call: PricedCall, values: Values) -> Sequence[Dim]:

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from graphflops.dims import prod
 from graphflops.execution.layouts import Layouts
-from graphflops.execution.strides import Strides, is_contiguous, order_of, regrouped, row_major
+from graphflops.execution.strides import Strides, dense_as, is_contiguous, regrouped, row_major
 from graphflops.graph import tensor_type
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
@@ -23,33 +23,41 @@ class GradientLayouts(Struct):
     """The layouts of a graph's gradients, found in reverse."""
 
     layouts: Layouts
+    seen: set[str]  # values that have a gradient; at first those that are given one
+    repeated: set[str]  # values whose gradient repeats one number, as that of a sum does
     strides: dict[str, Strides] = {}  # by value, of gradients that lie otherwise than it
-    seen: set[str] = set()
 
-    def copied(self, call: PricedCall) -> Strides | None:
-        """The strides of the result's gradient if the call copies it to row-major; lay out its operands' gradients."""
-        result = next(iter(call.node.outputs), None) or ""
-        out = tensor_type(result, self.layouts.values)
-        if out is None or call.gradient is None:
-            return None
-        own, is_copied = self.strides.get(result) or self._as_value(result, out), False
-        names = call.tensors(self.layouts.values)
-        for place, _ in call.gradient.gradients:
+    def follow(self, call: PricedCall) -> tuple[Strides | None, list[str]]:
+        """Lay out the gradients of a call's operands.
+
+        Returns the strides of the result's gradient if the call copies it to row-major, and operands with another gradient.
+        """
+        assert call.gradient is not None
+        result, lie, values = next(iter(call.node.outputs), None) or "", self.layouts, self.layouts.values
+        out, is_repeated = tensor_type(result, values), self.is_repeated(call)
+        own = self.strides.get(result) or (dense_as(lie.of(result), out.shape) if out is not None else ())
+        is_copied, again, names = False, list[str](), call.tensors(values)
+        for place, has_memory in call.gradient.gradients:
             name = names[place] if place < len(names) else ""
-            x = tensor_type(name, self.layouts.values)
-            if x is None or name in self.seen:  # a sum of gradients lies as the first of them
+            if (x := tensor_type(name, values)) is None:
+                continue
+            if name in self.seen:  # a sum of gradients lies as the first of them
+                self.repeated.discard(name)
+                again.append(name)
                 continue
             self.seen.add(name)
-            as_operand = self._as_value(name, x)
-            found = _passed(call, x, out, own, as_operand)
+            if is_repeated and not has_memory:  # a view
+                self.repeated.add(name)
+            as_operand = dense_as(lie.of(name), x.shape)  # in the order of the value's axes
+            found = as_operand if out is None else _passed(call, x, out, own, as_operand)
             is_copied |= found is None
             if (strides := found or row_major(x.shape)) != as_operand:
                 self.strides[name] = strides
-        return own if is_copied else None
+        return own if is_copied and not is_repeated else None, again
 
-    def _as_value(self, name: str, value: TensorType) -> Strides:
-        """The strides of a gradient whose axes are in the order of the value's."""
-        return row_major(value.shape, order_of(self.layouts.of(name)))
+    def is_repeated(self, call: PricedCall) -> bool:
+        """Whether the gradient of a call's result repeats one number."""
+        return not self.repeated.isdisjoint(call.node.outputs)
 
 
 def _passed(call: PricedCall, x: TensorType, out: TensorType, own: Strides, usual: Strides) -> Strides | None:

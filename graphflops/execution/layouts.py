@@ -13,14 +13,13 @@ from graphflops.devices import Platform
 from graphflops.dims import Dim
 from graphflops.execution.strides import (
     Forms,
-    HasStrides,
     Laid,
     Strides,
     Values,
     channels_last,
+    dense_as,
     has_channels_last,
     is_contiguous,
-    order_of,
     regrouped,
     repeated,
     row_major,
@@ -232,7 +231,7 @@ class Layouts:
         is_alike = isinstance(value, TensorType) and value.rank == out.rank
         if not is_alike or self.typed(name).shape[:-1] != out.shape[:-1]:
             return None
-        return row_major(out.shape, order_of(self.of(name)))
+        return dense_as(self.of(name), out.shape)
 
 
 def _ordered(operands: Sequence[Strides], shape: Sequence[Dim]) -> Strides:
@@ -309,7 +308,7 @@ def chosen_kernel(call: PricedCall, layouts: Layouts, training: bool) -> tuple[P
     return None if problem is None else (problem, attention_kernel(problem, layouts.platform))
 
 
-def attention_problem(call: PricedCall, layouts: HasStrides, training: bool) -> Problem | None:
+def attention_problem(call: PricedCall, layouts: Layouts, training: bool) -> Problem | None:
     """A call of scaled_dot_product_attention with the strides of its operands; None if an operand is not known."""
     arguments = call.node.arguments()
     operands: dict[str, Operand] = {}

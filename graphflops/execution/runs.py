@@ -40,20 +40,16 @@ def consistent(graph: PricedGraph) -> Sequence[PricedCall]:
 
 
 def _judged(call: PricedCall, graph: PricedGraph) -> PricedCall:
-    outputs, derived = call.node.outputs, call.estimate.out
-    is_whole = outputs and len(derived) == len(outputs) and not call.estimate.unknown
+    outputs, derived, is_open = call.node.outputs, call.estimate.out, bool(call.estimate.unknown)
+    is_whole = outputs and len(derived) == len(outputs) and not is_open
     if is_whole and all(map(is_, derived, map(graph.values.get, outputs))):  # type: ignore[arg-type]
         return call
-    wrong: set[str] = set()  # results whose derived types contradict the types of the program's values
-    for place, name in enumerate(outputs):
-        if name is not None:
-            ours, value = derived[place] if place < len(derived) else None, graph.values.get(name)
-            is_open = bool(call.estimate.unknown) and not isinstance(ours, TensorType)
-            if is_open or not _agree(ours, value):
-                wrong.add(name)
     # Rules of kernels read a call's first result; a call that keeps no result has none to read.
-    if not call.node.outputs and call.tensors(graph.values):
+    if not outputs and call.tensors(graph.values):
         return _unknown(call, graph.values)
+    # Results whose derived types contradict the types of the program's values.
+    ours = dict(zip(outputs, derived, strict=False))
+    wrong = {x for x in outputs if x and not _agree(ours.get(x), graph.values.get(x), is_open)}
     if not wrong:
         return call
     recorded = _as_recorded(call, graph.values)
@@ -64,11 +60,11 @@ def _judged(call: PricedCall, graph: PricedGraph) -> PricedCall:
     return _unknown(call, graph.values)
 
 
-def _agree(ours: Value, value: Value) -> bool:
+def _agree(ours: Value, value: Value, is_open: bool) -> bool:
     """Whether two types may be of one value; element types may differ, because autocasting chooses them."""
-    if not isinstance(ours, TensorType) or not isinstance(value, TensorType):
-        return not isinstance(ours, TensorType) and not isinstance(value, TensorType)
-    return ours.rank == value.rank and not any(map(differ, ours.shape, value.shape))
+    if isinstance(ours, TensorType) and isinstance(value, TensorType):
+        return ours.rank == value.rank and not any(map(differ, ours.shape, value.shape))
+    return not (is_open or isinstance(ours, TensorType) or isinstance(value, TensorType))
 
 
 def _as_recorded(call: PricedCall, values: Values) -> Estimate:

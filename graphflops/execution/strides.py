@@ -5,10 +5,10 @@ its attributes, and the types and strides of its operands and results.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
-from itertools import accumulate, pairwise
+from functools import lru_cache, wraps
+from itertools import accumulate
 from operator import mul
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from graphflops.base.record import Record
 from graphflops.cost import Value
@@ -20,20 +20,6 @@ Values = Mapping[str, Value]  # types of tensors, and other values, by name
 Shape = Sequence[Dim]
 Strides = tuple["Dim", ...]  # by axis, the number of elements from one position to the next
 _FALLBACK = 97  # the value of an open size where strides are compared
-
-
-class HasStrides(Protocol):
-    """Values and their strides; their sizes are known or open."""
-
-    @property
-    def values(self) -> Values:
-        """Types of tensors, and other values, by name."""
-
-    def typed(self, name: str) -> TensorType:
-        """The type of a value that is a tensor."""
-
-    def of(self, name: str) -> Strides:
-        """Its strides."""
 
 
 def row_major(shape: Sequence[Dim], order: Sequence[int] | None = None) -> Strides:
@@ -79,6 +65,12 @@ def order_of(strides: Strides) -> list[int]:
     return sorted(range(len(strides)), key=lambda axis: -numbers[axis])
 
 
+@lru_cache(maxsize=4096)
+def dense_as(strides: Strides, shape: tuple[Dim, ...]) -> Strides:
+    """Strides without gaps, with the order of axes that other strides have."""
+    return row_major(shape, order_of(strides))
+
+
 def size_hint(size: Dim, fallback: int = _FALLBACK) -> int:
     """A number for a size; a formula is evaluated with every open size set to `fallback`."""
     if isinstance(size, int):
@@ -94,46 +86,35 @@ def repeated(shape: Sequence[Dim], strides: Strides, wide: Sequence[Dim]) -> Str
 
 
 def regrouped(old: Sequence[Dim], strides: Strides, new: Sequence[Dim]) -> Strides | None:
-    """Strides after axes are merged and split (`computeStride` in TensorUtils.cpp of ATen); None if that needs a copy."""
-    found = [*row_major(new)]
-    if not is_contiguous(old, strides) and 0 not in (*old, *new):  # without elements there is nothing to copy
-        groups = _groups(old, new)
-        if groups is None:
+    """Strides after axes are merged and split (`computeStride` in TensorUtils.cpp of ATen); None if that needs a copy.
+
+    Runs of axes that lie one inside the other are regrouped, the innermost first; what is left is the outermost run.
+    """
+    if 0 in (*old, *new):  # without elements there is nothing to copy
+        return row_major(new)
+    found, left = list[Dim](), [*new]
+    inner: Dim = strides[-1] if strides else 1  # the stride of a run's innermost axis
+    size: Dim = 1  # elements of a run, and of the new axes that take its place
+    made: Dim = 1
+    for axis in reversed(range(len(old) or 1)):
+        size = size * prod(old[axis : axis + 1])
+        if axis and (old[axis - 1] == 1 or strides[axis - 1] == size * inner):
+            continue
+        while left and (axis == 0 or left[-1] == 1 or _is_less(made, size)):
+            found.append(made * inner)
+            made = made * left.pop()
+        if axis and made != size:
             return None
-        for before, after in groups:
-            wide = [axis for axis in before if old[axis] != 1]
-            for outer, inner in pairwise(wide):
-                if strides[outer] != strides[inner] * old[inner]:
-                    return None
-            step: Dim = strides[wide[-1]] if wide else 1
-            for axis in reversed(after):
-                found[axis] = step
-                step = step * new[axis]
-    for axis in reversed(range(len(new))):
-        if new[axis] == 1:
-            inside = found[axis + 1] * new[axis + 1] if axis + 1 < len(new) else None
-            found[axis] = inside or (strides[-1] if strides else 1)
-    return tuple(found)
+        if axis:
+            inner, size, made = strides[axis - 1], 1, 1
+    return tuple(found[::-1])
 
 
-def _groups(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[range, range]] | None:
-    """The shortest runs of axes of two shapes that hold the same elements; None if open sizes do not determine them."""
-    groups: list[tuple[range, range]] = []
-    i = j = 0
-    while i < len(old) or j < len(new):
-        before, after = range(i, min(i + 1, len(old))), range(j, min(j + 1, len(new)))
-        while (a := prod(old[i : before.stop])) != (b := prod(new[j : after.stop])):
-            is_less = b // a * a == b  # with open sizes: one divides the other
-            if isinstance(a, int) and isinstance(b, int):
-                is_less = a < b
-            elif not is_less and a // b * b != a:
-                return None
-            if (before.stop == len(old)) if is_less else (after.stop == len(new)):
-                return None
-            before, after = range(i, before.stop + is_less), range(j, after.stop + (not is_less))
-        groups.append((before, after))
-        i, j = before.stop, after.stop
-    return groups
+def _is_less(part: Dim, whole: Dim) -> bool:
+    """Whether a size is less than another; with open sizes, whether it divides that."""
+    if isinstance(part, int) and isinstance(whole, int):
+        return part < whole
+    return part != whole and whole // part * part == whole
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])

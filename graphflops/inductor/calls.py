@@ -258,10 +258,8 @@ class CallLowering(Lowering):
         is_own = not of.call.estimate.regions and operator.name != "embedding_bag"  # ATen's function runs
         if operator.kind in _GRADIENTS and is_own:
             _GRADIENTS[operator.kind](self, of)
-        elif operator.kind in _FUSIBLE and is_own:
+        elif (operator.kind in _FUSIBLE and is_own) or operator.has("adds"):
             self.pointwise_gradient(of)
-        elif operator.has("adds"):
-            self.scatter_gradient(of)
         else:
             self.extern_gradient(of)
 
@@ -270,12 +268,6 @@ class CallLowering(Lowering):
         role = "exchange" if operator.kind == "collective" else ""
         into, own = "operand" if operator.name == "all_reduce" else "own", of.gradient.estimate.workspace
         self.add_back(of, Extern, of.fresh.values(), reads, workspace=own, into=into, role=role)
-
-    def scatter_gradient(self, of: Lowered) -> None:
-        """The gradient of what was added is the result's gradient, read at the places that it was added to."""
-        reads, moved = (*of.incoming, *self.read(of)), frozenset(of.incoming)
-        for place, tensor in of.fresh.items():
-            self.add_back(of, Loop, (tensor,), reads, self.elements(of.names[place]), moved=moved)
 
     def pointwise_gradient(self, of: Lowered) -> None:
         """Compute each gradient from the results' gradients; it is summed if the operand was broadcast."""
@@ -287,6 +279,7 @@ class CallLowering(Lowering):
             return
         wide = max(map(self.elements, of.call.node.outputs), default=0)
         is_narrowed = operator.kind in _BY_ELEMENT or operator.name in ("expand", "repeat")
+        moved = of.incoming if operator.has("adds") else ()  # read at the places that something was added to
         for place, tensor in of.fresh.items():
             count = self.elements(of.names[place])
             read = [] if is_pooling else [*self.read(of, place), *of.beside.values()]
@@ -302,7 +295,7 @@ class CallLowering(Lowering):
                 is_inner = rowwise.is_along_last(self.joint, out, summed)
                 self.add_back(of, Reduction, (tensor,), reads, wide, kept=count, is_inner=is_inner)
             else:
-                self.add_back(of, Loop, (tensor,), reads, count)
+                self.add_back(of, Loop, (tensor,), reads, count, moved=frozenset(moved))
 
     def pooling_gradient(self, of: Lowered) -> None:
         """It gets the operand for its shape. For means over wide windows, PyTorch's kernel runs."""

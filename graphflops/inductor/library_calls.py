@@ -20,6 +20,7 @@ from graphflops.tensor import TensorType
 
 ALIGNED, _LINE_BYTES, _LONG = limits("inductor_2", "pad", "aligned line long")
 _IN_PLACE = ("all_reduce", "broadcast")
+_LAST = Layout(operand=True, weight=True)
 _PADDING = "#3"  # of windows, an argument by place
 
 
@@ -127,15 +128,15 @@ def patches(low: Lowering, of: Lowered) -> None:
 
 def convolution(low: Lowering, of: Lowered) -> None:
     """A convolution; its weight and image are copied to channels last if they have to be. The bias is added afterwards."""
-    call, out = of.call, of.made[0]
-    if convolution_of(call, low.values) is None:
+    call, out, conv = of.call, of.made[0], convolution_of(of.call, low.values)
+    if conv is None:
         low.extern(of)
         return
     reads = list(of.operands[:2])
     bias = of.operands[2:] if isinstance(call.node.arguments().get("bias"), Ref) else ()
-    is_last = low.joint.channels_last and is_turned(call, low.values, is_copied=low.training)
+    is_last = low.joint.channels_last and is_turned(conv, is_copied=low.training)
     if is_last:
-        workspace = _workspace(low, call, "forward")
+        workspace = cudnn.workspace(conv, "forward", _LAST, low.joint.platform)
         for place, (name, use) in enumerate(zip(of.names, ("input", "weight"), strict=False)):
             # Whether the tensor has to be copied to be channels last.
             shape, is_given = low.typed(name).shape, low.root.get(name, name) not in low.root
@@ -155,21 +156,21 @@ def convolution(low: Lowering, of: Lowered) -> None:
     made = low.joint.without_bias(out) if bias else out
     low.add(of, Extern, {made: low.nbytes(out)}, reads, workspace=workspace, into="own")
     if bias:
-        is_other = low.joint.channels_last and not is_last and is_of_images(call, low.values)
+        is_other = low.joint.channels_last and not is_last and is_turned(conv)
         low.add(of, Loop, (out,), (made, *bias), moved=frozenset((made,) if is_other else ()))
     of.operands = (*reads, *bias)
 
 
 def convolution_gradient(low: Lowering, of: Lowered) -> None:
     """One call for the gradients of image and weight; a bias gets a sum."""
-    call = of.call
-    workspace = of.gradient.estimate.workspace
-    if low.joint.channels_last and is_turned(call, low.values, is_copied=False):
+    call, conv, workspace = of.call, convolution_of(of.call, low.values), of.gradient.estimate.workspace
+    if conv is not None and low.joint.channels_last and is_turned(conv, is_copied=False):
         places = {"input_gradient": 0, "weight_gradient": 1}
         phases = [name for name, place in places.items() if place in of.fresh]
-        workspace = dim_max(workspace, *(_workspace(low, call, phase) for phase in phases))
+        of_phases = [cudnn.workspace(conv, phase, _LAST, low.joint.platform) for phase in phases]
+        workspace = dim_max(workspace, *of_phases)
     else:
-        is_last = low.joint.channels_last and is_of_images(call, low.values)
+        is_last = low.joint.channels_last and is_turned(conv)
         copied = low.nbytes(call.node.outputs[0] or "") if is_last else 0  # the result's gradient, row-major
         workspace = dim_max(workspace, copied + kernels.backward_bytes(call, low.execution.layouts))
     own = [tensor for place, tensor in of.fresh.items() if place < 2]
@@ -181,12 +182,6 @@ def convolution_gradient(low: Lowering, of: Lowered) -> None:
         if place >= 2:
             kept = low.elements(of.names[place])
             low.add_back(of, Reduction, (tensor,), of.incoming, wide, kept=kept, is_inner=is_inner)
-
-
-def _workspace(low: Lowering, call: PricedCall, phase: str) -> Dim:
-    """Bytes beside the tensors of a convolution that runs channels last."""
-    conv, layout = convolution_of(call, low.values), Layout(operand=True, weight=True)
-    return 0 if conv is None else cudnn.workspace(conv, phase, layout, low.execution.layouts.platform)
 
 
 def exchange(low: Lowering, of: Lowered) -> None:
@@ -235,20 +230,13 @@ def _nodes(call: PricedCall) -> int:
     return _OPS_OF_GATE if operator.has("gate") else _OPS.get(operator.kind, 1)
 
 
-def is_of_images(call: PricedCall, values: Values) -> bool:
-    """Whether a convolution has two spatial axes; others are never channels last."""
-    found = convolution_of(call, values)
-    return found is not None and found.x.rank == IMAGE_RANK
-
-
-def is_turned(call: PricedCall, values: Values, *, is_copied: bool) -> bool:
-    """Whether a convolution runs channels last in a program that does.
+def is_turned(conv: Convolution | None, *, is_copied: bool = True) -> bool:
+    """Whether a convolution runs channels last in a program that does: it has two spatial axes.
 
     is_copied: whether its weight is a channels-last copy, as in the forward of a training step. One channel has the same
     layout either way. Then the weight decides, and without such a copy the result's channels come first.
     """
-    found = convolution_of(call, values)
-    return found is not None and found.x.rank == IMAGE_RANK and (is_copied or found.x.shape[1] != 1)
+    return conv is not None and conv.x.rank == IMAGE_RANK and (is_copied or conv.x.shape[1] != 1)
 
 
 def convolution_of(call: PricedCall, values: Values) -> Convolution | None:

@@ -20,6 +20,7 @@ from graphflops.inductor.partition import Partition
 from graphflops.inductor.storing import realized, with_sums
 from graphflops.memory.on_gpu import OnGpu
 from graphflops.passes.program import PricedGraph, PricedProgram
+from graphflops.tensor import grouped
 
 Names = Container[str]
 Tensors = Mapping[str, None]  # by name, in order
@@ -52,10 +53,8 @@ class _Order:
         base = {op.outputs[0]: op.reads[-1] for op in adding}
         found = [(*each.reads, *[base[name] for name in each.reads if name in base]) for each in kernels]
         self.reads = [[x for x in dict.fromkeys(names) if x in known or x in given] for names in found]
-        self.readers: dict[str, list[int]] = {name: [] for name in self.maker}
-        for index, names in enumerate(self.reads):
-            for name in names:
-                self.readers.setdefault(name, []).append(index)
+        read = grouped((name, index) for index, names in enumerate(self.reads) for name in names)
+        self.readers = {name: list[int]() for name in self.maker} | read
         self.given = [name for name in self.readers if name not in self.maker]
         self.size = {name: 0 if name in base else size(name) for name in self.readers}
         self.before = [sorted({known[name] for name in names if name in known}) for names in self.reads]

@@ -1,7 +1,7 @@
 """What kernels need beside operands and results: copies of operands in another layout, and partial results of reductions.
 
-`matmul` merges the batch axes of each operand, `linear` all axes but the last. An operand is copied if that needs a copy, or
-if the other operand's batch repeats it, and gradients read the copy. cuBLAS copies matrices without contiguous rows or
+`matmul` merges the batch axes of each operand, `linear` all axes but the last. An operand is copied if that needs a copy,
+and gradients read the copy. cuBLAS copies matrices without contiguous rows or
 columns for each product. Norms, softmax and pooling read a row-major operand; pooling also reads channels last.
 
 If a reduction has few results, several blocks share the elements of a result, and each writes one partial result for each
@@ -11,29 +11,29 @@ was observed on an H200 with PyTorch 2.11.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import gcd
-from typing import Any
+from typing import Any, Union
 
 from graphflops.base.record import Record, replace
 from graphflops.devices import Platform
-from graphflops.dims import Dim, broadcast, ceil_div, dim_max, dim_min, prod, total
-from graphflops.execution.layouts import is_normed_in_order
+from graphflops.dims import Dim, ceil_div, dim_max, dim_min, prod, total
+from graphflops.execution.layouts import Layouts, is_normed_in_order
 from graphflops.execution.strides import (
-    HasStrides,
     Shape,
     Strides,
     has_channels_last,
     is_contiguous,
     regrouped,
-    repeated,
     row_major,
     size_hint,
 )
 from graphflops.graph import Ref, tensor_type
+from graphflops.kernels.call import ConcreteCall
 from graphflops.kernels.choices import limits
 from graphflops.ops import Op
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import DType
 
+Lying = Union[Layouts, ConcreteCall]  # values with their strides, whose sizes may be open, or are numbers
 _OF_ROWS = ("normalisation", "softmax", "pooling")  # kinds
 _MERGING = ("linear", "matmul")
 _OF_BLAS = frozenset({*_MERGING, "mm", "bmm", "addmm", "baddbmm"})
@@ -57,7 +57,7 @@ class Copy(Record, frozen=True):
         return prod(self.shape) * self.dtype.bits // 8
 
 
-def operand_copies(call: PricedCall, lie: HasStrides) -> Mapping[str, Copy]:
+def operand_copies(call: PricedCall, lie: Lying) -> Mapping[str, Copy]:
     """The copies that a call makes of its operands, by operand; operands that its kernels can read have none."""
     operator = call.node.operator
     if operator.kind in _OF_ROWS and (names := call.tensors(lie.values)):
@@ -84,7 +84,7 @@ def is_mean(operator: Op, shape: Shape) -> bool:
     return operator.name in ("adaptive_avg_pool", "global_avg_pool") and prod(shape[2:]) == 1
 
 
-def _of_rows(call: PricedCall, lie: HasStrides, name: str) -> Mapping[str, Copy]:
+def _of_rows(call: PricedCall, lie: Lying, name: str) -> Mapping[str, Copy]:
     """The copy of the operand that is normalised or pooled."""
     operator, x, strides = call.node.operator, lie.typed(name), lie.of(name)
     is_ordered, is_normed = is_contiguous(x.shape, strides), is_normed_in_order(operator, x)
@@ -102,25 +102,22 @@ def _of_rows(call: PricedCall, lie: HasStrides, name: str) -> Mapping[str, Copy]
     return {name: Copy(x.shape, strides, dtype, has_gradient and is_kept, has_gradient and is_again)}
 
 
-def _copied(name: str, other: str, lie: HasStrides, *, is_merged: bool) -> Copy | None:
+def _copied(name: str, other: str, lie: Lying, *, is_merged: bool) -> Copy | None:
     """The copy of one operand; None if its axes merge without a copy and cuBLAS can read its matrices."""
     own, strides = lie.typed(name), lie.of(name)
-    shape, merged = own.shape, own.shape
     if own.rank < 2:
         return None
+    merged = own.shape
     if is_merged and own.rank > 2:
         if not other or lie.typed(other).rank <= 2:  # one matrix for all rows: rows and batch merge
             merged = (prod(own.shape[:-1]), own.shape[-1])
         else:
-            batch = broadcast(own.shape[:-2], lie.typed(other).shape[:-2])
-            shape = (*batch, *own.shape[-2:])
-            merged = (prod(batch), *own.shape[-2:])
-            strides = repeated(own.shape, strides, shape)
-    as_merged = regrouped(shape, strides, merged) if merged is not shape else strides
+            merged = (prod(own.shape[:-2]), *own.shape[-2:])
+    as_merged = regrouped(own.shape, strides, merged) if merged is not own.shape else strides
     if as_merged is None:
-        return Copy(shape, strides, own.dtype, is_kept=True)
+        return Copy(own.shape, strides, own.dtype, is_kept=True)
     if not _is_read_by_blas(merged[-2:], as_merged[-2:]):
-        return Copy(shape, strides, own.dtype, is_again=True, is_inside=True)
+        return Copy(own.shape, strides, own.dtype, is_again=True, is_inside=True)
     return None
 
 

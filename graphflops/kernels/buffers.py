@@ -73,69 +73,58 @@ def backward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
     if call.node.operator.kind == "convolution":
         found = _convolution_of(call, layouts)
         return 0 if found is None else cudnn.backward_bytes(*found, layouts.platform)
-    return total(formula_tensors(call, layouts)) + total(gradient_buffers(call, layouts))
+    first, parts = gradient_buffers(call, layouts)
+    return total(first) + dim_max(*map(total, parts))
 
 
-def gradient_buffers(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
-    """Bytes of each buffer that a call's gradients need beside the temporaries of formulas, in the order of allocation."""
-    values, platform = layouts.values, layouts.platform
-    out = tensor_type(call.node.outputs[0], values)
-    if out is None:
-        return ()
-    if (inside := gradient_calls(call, values)) is not None:
-        return (*_sums(call, out, layouts), inside.beside)
-    if call.node.operator.name in _LISTS_OF_INDICES:
-        return (_sorted_indices(call, layouts),)
-    if call.node.operator.kind != "product":
-        return _sums(call, out, layouts)
-    a, b, bias = (tensor_type(call.node.arguments().get(each), values) for each in ("a", "b", "bias"))
-    if bias is not None and bias.requires_grad and out.rank:
-        shape = (prod(out.shape[:-1]), out.shape[-1])
-        return beside.reduction_buffers(shape, row_major(shape), (0,), FLOAT_BYTES, platform)
-    factors = [x for x in (a, b) if x is not None]
-    if min((x.rank for x in factors), default=0) <= 2:
-        return ()  # a matrix has no batches
-    # A factor's gradient is computed for each batch before the batches are summed, so it needs this many bytes more.
-    wide = [(x, prod((*out.shape[:-2], *x.shape[-2:])) - x.numel) for x in factors if x.requires_grad]
-    return (dim_max(0, *(x.like((more,)).nbytes for x, more in wide)),)
+def gradient_buffers(call: PricedCall, layouts: Layouts) -> tuple[Sequence[Dim], Sequence[Sequence[Dim]]]:
+    """Bytes of temporaries that are made before a call's gradients, and of what each gradient needs, in order of computing.
 
-
-def formula_tensors(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
-    """Bytes of each temporary that PyTorch's formula of a gradient makes, beside the gradient."""
-    name, out = call.node.operator.name, tensor_type(call.node.outputs[0], layouts.values)
-    if out is None or call.gradient is None or gradient_calls(call, layouts.values) is not None:
-        return ()
-    if call.node.operator.kind == "softmax":
-        operand, size = layouts.typed(call.tensors(layouts.values)[0]), out.like().nbytes
-        if not beside.is_converted_before(operand.dtype.name, out.dtype.name):
-            return () if name.startswith("log") else (size,)
-        # The gradient in the result's type is live beside the product, then beside its conversion.
-        return (size,) if name.startswith("log") else (size, dim_max(0, size - operand.like().nbytes))
-    found = _gradients(call, out, layouts).values()
-    made: Sequence[Dim] = max([each.made for each in found], key=len, default=())
-    return (*made, *(x for each in found for x in each.wide))
-
-
-def gradients_apart(call: PricedCall, layouts: Layouts) -> Sequence[Sequence[Dim]]:
-    """Bytes beside each gradient of a convolution, or of an elementwise call with several, in the order of computing.
-
-    A formula's temporaries live until its gradient is computed; gradients of the result's shape or type live until all are.
+    All gradients need the same but for those of a convolution, or several of an elementwise call. A formula's temporaries
+    live until its gradient is computed; gradients of the result's shape or type live until all are.
     """
+    out, gradient = tensor_type(call.node.outputs[0], layouts.values), call.gradient
     if (found := _convolution_of(call, layouts)) is not None:
-        return [(size,) for size in cudnn.gradient_bytes(*found, layouts.platform)]
-    out = tensor_type(call.node.outputs[0], layouts.values)
-    if out is None or call.gradient is None or len(call.gradient.gradients) < 2:
-        return ()
-    if gradient_calls(call, layouts.values) is not None or not (made := _gradients(call, out, layouts)):
-        return ()
+        return (), [(size,) for size in cudnn.gradient_bytes(*found, layouts.platform)] or ((),)
+    if out is None or gradient is None:
+        return (), ((),)
+    sums, made = _sums(call, out, layouts), _gradients(call, out, layouts)
+    if (inside := gradient_calls(call, layouts.values)) is not None:
+        return (), ((*sums, inside.beside),)
+    if call.node.operator.kind == "softmax":
+        return _of_softmax(call, out, layouts), ((),)
+    if call.node.operator.kind == "product":
+        return (), (_of_product(call, out, layouts),)
+    if call.node.operator.name in _LISTS_OF_INDICES:
+        return (), ((_sorted_indices(call, layouts),),)
+    if len(gradient.gradients) < 2 or not made:
+        return tuple([size for each in made.values() for size in (*each.made, *each.wide)]), (sums,)
     parts: list[list[Dim]] = []
     wide: list[Dim] = []
-    for place, _ in sorted(call.gradient.gradients, reverse=is_last_operand_first(call)):
+    for place, _ in sorted(gradient.gradients, reverse=is_last_operand_first(call)):
         wide += made[place].wide if place in made else []
         parts.append([*(made[place].made if place in made else []), *wide])
-    summing = total(wide) + total(_sums(call, out, layouts))
+    summing = total(wide) + total(sums)
     parts[-1].append(dim_max(0, summing - total(parts[-1])))
-    return parts
+    return (), parts
+
+
+def _of_product(call: PricedCall, out: TensorType, layouts: Layouts) -> Sequence[Dim]:
+    """The sum for a bias."""
+    bias = tensor_type(call.node.arguments().get("bias"), layouts.values)
+    if bias is None or not bias.requires_grad or not out.rank:
+        return ()
+    shape = (prod(out.shape[:-1]), out.shape[-1])
+    return beside.reduction_buffers(shape, row_major(shape), (0,), FLOAT_BYTES, layouts.platform)
+
+
+def _of_softmax(call: PricedCall, out: TensorType, layouts: Layouts) -> Sequence[Dim]:
+    """The product of gradient and result. A gradient in the result's type is live beside it, then beside its conversion."""
+    operand, size = layouts.typed(call.tensors(layouts.values)[0]), out.like().nbytes
+    product = () if call.node.operator.name.startswith("log") else (size,)
+    if not beside.is_converted_before(operand.dtype.name, out.dtype.name):
+        return product
+    return (size, dim_max(0, size - operand.like().nbytes)) if product else (size,)
 
 
 def is_last_operand_first(call: PricedCall) -> bool:
@@ -205,9 +194,8 @@ def _sorting(call: PricedCall, values: Mapping[str, Value]) -> Dim:
 
 def saved_input_bytes(call: PricedCall, values: Mapping[str, Value]) -> Dim:
     """Bytes of autograd's copy of an operand that is overwritten in place but is needed for its gradient."""
-    if not call.in_place or call.node.operator.name in _READ_RESULTS:
-        return 0
-    if call.gradient is None or 0 not in call.gradient.operands:
+    is_read = call.gradient is not None and 0 in call.gradient.operands
+    if not is_read or not call.in_place or call.node.operator.name in _READ_RESULTS:
         return 0
     out = tensor_type(call.node.outputs[0], values)
     return 0 if out is None else out.like().nbytes

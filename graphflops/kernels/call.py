@@ -54,6 +54,11 @@ class Tensor(Struct, frozen=True):
         """Bytes of all elements, with those that a broadcast view repeats."""
         return self.numel * self.bits // 8
 
+    def permuted(self, *order: int) -> Tensor:
+        """The tensor with these axes in this order."""
+        shape, strides = (tuple([each[axis] for axis in order]) for each in (self.shape, self.strides))
+        return replace(self, shape=shape, strides=strides)
+
     @property
     def is_contiguous(self) -> bool:
         return is_contiguous(self.shape, self.strides)

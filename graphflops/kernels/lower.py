@@ -105,8 +105,8 @@ def _transformed(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """One cuFFT kernel per axis, the real one first or last, after a copy if the batch axes do not merge."""
     dims = call.own["dim"]
     others = sorted({*range(x.rank)} - {axis % x.rank for axis in dims}, key=lambda axis: -x.strides[axis])
-    shape, steps = (tuple([each[axis] for axis in others]) for each in (x.shape, x.strides))
-    copies = [] if regrouped(shape, steps, (prod(shape),)) else [moved.copy(x)]
+    batch = x.permuted(*others)
+    copies = [] if regrouped(batch.shape, batch.strides, (batch.numel,)) else [moved.copy(x)]
     wide = max(x, out, key=lambda each: each.bits)  # the complex one, which the other axes' kernels transform
     kernel = Kernel("fft", wide.dtype, 0, call.cost.arithmetic // len(dims), x.full_bytes, out.full_bytes)
     inside = replace(kernel, read_bytes=wide.full_bytes, written_bytes=wide.full_bytes)
@@ -182,7 +182,7 @@ def _moved(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
         return [moved.copy_to(replace(x, dtype=out.dtype, bits=out.bits, strides=strides), x) for x in parts]
     are_last = out.rank == IMAGE_RANK and all(map(moved.is_last, (*parts, out)))
     if are_last:  # channels-last images are rows of channels, one after the other
-        *parts, out = map(_as_rows, (*parts, out))
+        *parts, out = (each.permuted(0, 2, 3, 1) for each in (*parts, out))
     # The kernel loads 16 bytes at a time if each part begins and ends at a multiple of 16 bytes.
     sizes = zip(out.shape, parts[0].shape, strict=False)
     first = next((place for place, (whole, part) in enumerate(sizes) if whole != part), 0)
@@ -201,11 +201,6 @@ def _moved(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
         # Each part has as many blocks as the largest needs (Shape.cu of ATen); with two parts, at most half are idle.
         looked_at = len(parts) * max(x.numel for x in parts)
     return [Kernel("copy", out.dtype, 0, looked_at, *call.cost.moved, variant=variant)]
-
-
-def _as_rows(x: Tensor) -> Tensor:
-    shape, steps = ((*each[:1], *each[2:], each[1]) for each in (x.shape, x.strides))
-    return replace(x, shape=shape, strides=steps)
 
 
 def _other(call: ConcreteCall) -> list[Kernel]:

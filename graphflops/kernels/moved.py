@@ -10,7 +10,7 @@ from math import prod
 from typing import Any, Literal, cast
 
 from graphflops.base.record import Record, replace
-from graphflops.execution.strides import channels_last, is_contiguous, row_major
+from graphflops.execution.strides import channels_last, row_major
 from graphflops.graph import StorageKind
 from graphflops.kernels.beside import merged, operand_copies
 from graphflops.kernels.call import ConcreteCall, Tensor
@@ -84,8 +84,8 @@ def copy_to(out: Tensor, x: Tensor) -> Kernel:
 def put_in_order(x: Tensor, *, is_last: bool) -> list[Kernel]:
     """The copy of a tensor to row-major or, if `is_last`, to channels last; none if it has that layout."""
     order = channels_last(x.rank) if is_last else range(x.rank)
-    lies = is_contiguous([x.shape[axis] for axis in order], tuple([x.strides[axis] for axis in order]))
-    return [] if lies else [copy_to(replace(x, strides=row_major(x.shape, order)), x)]
+    ordered = replace(x, strides=row_major(x.shape, order))
+    return [] if x.permuted(*order).is_contiguous else [copy_to(ordered, x)]
 
 
 def copied(call: ConcreteCall, *, again: bool = False) -> list[Kernel]:

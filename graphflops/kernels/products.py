@@ -118,7 +118,6 @@ def product_backward(call: ConcreteCall) -> list[Kernel]:
                 kernels.append(elementwise(operand, read, operand.full_bytes, operand.numel))
             else:
                 kernels.append(multiplied(gradient, like))
-            kernels += _over_batches(operand, other, call.out)
     bias, is_of_rows = call.operand("bias"), call.operator.name == "linear"
     if bias is not None and bias.requires_grad and call.out is not None:
         is_summed = is_of_rows or bias.numel < call.out.numel
@@ -127,16 +126,6 @@ def product_backward(call: ConcreteCall) -> list[Kernel]:
         each = (sizes.for_a, sizes.for_b)[: len(call.gradients)]
         kernels = [multiplied(gradient, like) for gradient in each]
     return [*copied(call, again=True), *kernels]
-
-
-def _over_batches(operand: Tensor, other: Tensor | None, out: Tensor | None) -> list[Kernel]:
-    """The sum of a factor's gradient over batches that repeat it; none if a matrix makes all rows one product."""
-    if out is None or other is None or min(operand.rank, other.rank) <= 2:
-        return []
-    repeats = prod(out.shape[:-2]) // max(prod(operand.shape[:-2]), 1)
-    size, shape = repeats * operand.full_bytes, (repeats, operand.numel)
-    each = replace(operand, shape=shape, strides=(operand.numel, 1), nbytes=size)
-    return [reduction(each, operand.numel, is_inner=False)] if repeats > 1 else []
 
 
 def _problem(call: ConcreteCall) -> tuple[Product, Tensor] | None:
@@ -187,7 +176,7 @@ def recurrent(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
         size = sizes.batch * gates * x.bits // 8
         gated = elementwise(x, 2 * size, size // sizes.gates, 3 * sizes.batch * gates)
         return [*[multiplied(each, x) for each in _of_cell(sizes)], gated]
-    turned = [copy(_steps_first(x))] if _is_batch_first(call) else []
+    turned = [copy(x.permuted(1, 0, *range(2, x.rank)))] if _is_batch_first(call) else []
     return [*turned, Kernel("recurrence", x.dtype, call.cost.matrix_flops, 0, *call.cost.moved, sizes)]
 
 
@@ -212,12 +201,6 @@ def recurrent_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kerne
 
 def _is_batch_first(call: ConcreteCall) -> bool:
     return call.own.get("batch_first") is True and call.operands[0].rank >= SEQUENCE_RANK
-
-
-def _steps_first(x: Tensor) -> Tensor:
-    """The operand as cuDNN reads it, with its first two axes exchanged."""
-    batch, steps, *width = x.shape
-    return replace(x, shape=(steps, batch, *width), strides=(x.strides[1], x.strides[0], *x.strides[2:]))
 
 
 def _sizes(call: ConcreteCall, phase: Pass) -> Recurrence:

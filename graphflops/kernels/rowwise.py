@@ -9,7 +9,8 @@ from math import log2, prod
 from graphflops.base.record import replace
 from graphflops.cost import Value
 from graphflops.dims import Dim
-from graphflops.execution.strides import HasStrides, row_major
+from graphflops.execution.layouts import Layouts
+from graphflops.execution.strides import row_major
 from graphflops.graph import tensor_type
 from graphflops.kernels.beside import OF_GROUPS, largest_power
 from graphflops.kernels.call import ConcreteCall, Sizes, Tensor
@@ -34,11 +35,10 @@ def norm(call: ConcreteCall) -> list[Kernel]:
         return [*in_order, moments, *factors, _with_factors(x, x.full_bytes, 2, 2)]
     if name == "batch_norm":
         return [*in_order, *batch_norm(call, _as_read(call, x))]
-    kernel = _kernel(call, x, *call.cost.moved)
+    read, written = call.cost.moved
     if x.rank and rows_of(call, x).columns % _VECTOR:
-        moments = replace(kernel, written_bytes=0, variant="moments")
-        return [*in_order, moments, replace(kernel, variant="applied")]
-    return [*in_order, replace(kernel, variant="rms_norm") if name == "rms_norm" else kernel]
+        return [*in_order, _of(call, x, read, 0, "moments"), _of(call, x, read, written, "applied")]
+    return [*in_order, _of(call, x, read, written, name if name == "rms_norm" else "")]
 
 
 def _as_read(call: ConcreteCall, x: Tensor) -> Tensor:
@@ -63,20 +63,18 @@ def norm_backward(call: ConcreteCall) -> list[Kernel]:
         return batch_norm_backward(call, _as_read(call, x))
     if name in OF_GROUPS:
         # Sums over the pixels of each channel, factors from the sums, their use; the weight's gradient is from the sums.
-        channels, small = prod(x.shape[:2]), elementwise(x, 0, 0)
+        size, channels, small = 2 * x.full_bytes, prod(x.shape[:2]), elementwise(x, 0, 0)
+        applied, of_weight = _with_factors(x, size, 4, 3), call.wants("weight", "bias")
         if _is_of_vectors(x):  # factors in one kernel; one block for every 32 channels loops over all vectors
-            work, size, each = 4 * x.numel, 2 * x.full_bytes, _channels(x, _LONE * x.shape[0])
-            summed = Kernel("reduction", x.dtype, 0, work, size, 0, each, variant="layer_norm_weight")
-            for_x = [_moments(call, x, size), _with_factors(x, size, 4, 3)]
-            return [*for_x * x.requires_grad, *[summed] * call.wants("weight", "bias")]
-        rows = Rows(channels, x.numel // max(channels, 1))
-        sums = replace(_kernel(call, x, 2 * x.full_bytes, 0), sizes=rows, variant="channel_sums")
-        applied = _with_factors(x, 2 * x.full_bytes, 4, 3)
-        return [sums, *[small, applied] * x.requires_grad, *[small] * call.wants("weight", "bias")]
+            each = Rows(x.shape[1], _LONE * x.shape[0], is_inner=False)
+            added = Kernel("reduction", x.dtype, 0, 4 * x.numel, size, 0, each, variant="layer_norm_weight")
+            return [*[_moments(call, x, size), applied] * x.requires_grad, *[added] * of_weight]
+        sums = _of(call, x, size, 0, "channel_sums", Rows(channels, x.numel // max(channels, 1)))
+        return [sums, *[small, applied] * x.requires_grad, *[small] * of_weight]
     # A root-mean-square norm runs the kernel of a layer norm.
-    of_x = replace(_kernel(call, x, 2 * x.full_bytes, x.full_bytes), variant="layer_norm_backward")
-    of_weight = _weight_gradient(call, x, name) if call.wants("weight", "bias") else []
-    return [*copied(call, again=True), *[of_x] * x.requires_grad, *of_weight]
+    of_x = _of(call, x, 2 * x.full_bytes, x.full_bytes, "layer_norm_backward")
+    summed = _weight_gradient(call, x, name) if call.wants("weight", "bias") else []
+    return [*copied(call, again=True), *[of_x] * x.requires_grad, *summed]
 
 
 def _is_of_vectors(x: Tensor) -> bool:
@@ -87,7 +85,7 @@ def _is_of_vectors(x: Tensor) -> bool:
 def _moments(call: ConcreteCall, x: Tensor, read: int) -> Kernel:
     """One block for each group, or one warp if a group has few elements."""
     variant = "moments" if rows_of(call, x).columns >= _THREADS else "moments_of_few"
-    return replace(_kernel(call, x, read, 0), variant=variant)
+    return _of(call, x, read, 0, variant)
 
 
 def _with_factors(x: Tensor, read: int, work: int, factors: int) -> Kernel:
@@ -108,12 +106,11 @@ def _weight_gradient(call: ConcreteCall, x: Tensor, name: str) -> list[Kernel]:
     return [elementwise(x, read, FLOAT_BYTES * count, work), summed]
 
 
-def _kernel(call: ConcreteCall, x: Tensor, read: int, written: int) -> Kernel:
-    rows = rows_of(call, x)
-    return _of(call, x, read, written, rows, "" if rows.is_inner else "outer")
-
-
-def _of(call: ConcreteCall, x: Tensor, read: int, written: int, rows: Rows, variant: str) -> Kernel:
+def _of(
+    call: ConcreteCall, x: Tensor, read: int, written: int, variant: str = "", over: Rows | None = None
+) -> Kernel:
+    rows = over or rows_of(call, x)
+    variant = variant or "outer" * (not rows.is_inner)
     return Kernel("normalization", x.dtype, 0, call.cost.arithmetic, read, written, rows, variant=variant)
 
 
@@ -146,25 +143,24 @@ def batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
         return _applied(call, x)
     if _is_of_cudnn(call, x):
         return [_of_cudnn(call, x, 1, "batch_norm_training")]
-    channels, size = _count(x), x.full_bytes
-    running = elementwise(x, 4 * channels, 4 * channels)
-    if _is_innermost(x):
-        moments = _of(call, x, size, 0, _channels(x, _pixels(x)), "batch_norm_moments_last")
-        applied = _of(call, x, size, size, Rows(_pixels(x), channels), "batch_norm_applied_last")
-        return [running, moments, running, applied]
-    moments = _of(call, x, size, 0, _channels(x, _pixels(x)), "batch_norm_moments")
-    return [moments, running, _applied(call, x)[-1]]
+    each, size, last = rows_of(call, x), x.full_bytes, "_last" * _is_innermost(x)
+    running = elementwise(x, 4 * each.rows, 4 * each.rows)
+    moments = _of(call, x, size, 0, f"batch_norm_moments{last}")
+    if not last:
+        return [moments, running, _applied(call, x)[-1]]
+    applied = _of(call, x, size, size, "batch_norm_applied_last", Rows(each.columns, each.rows))
+    return [running, moments, running, applied]
 
 
 def batch_norm_backward(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     """One kernel for all gradients, or two of PyTorch if channels are innermost: sums, and their use."""
-    arguments, size = call.arguments, x.full_bytes
+    arguments, each, size = call.arguments, rows_of(call, x), x.full_bytes
     if arguments.get("training", arguments.get("train")) is not False and _is_of_cudnn(call, x):
         return [_of_cudnn(call, x, 2, "batch_norm_training_backward")]
     if _is_innermost(x):
-        sums = _of(call, x, 2 * size, 0, _channels(x, _pixels(x)), "batch_norm_sums_last")
-        return [sums, _of(call, x, 2 * size, size, Rows(_pixels(x), _count(x)), "batch_norm_gradient_last")]
-    return [_of(call, x, 2 * size, size, _channels(x, _pixels(x)), "batch_norm_backward")]
+        sums, pixels = _of(call, x, 2 * size, 0, "batch_norm_sums_last"), Rows(each.columns, each.rows)
+        return [sums, _of(call, x, 2 * size, size, "batch_norm_gradient_last", pixels)]
+    return [_of(call, x, 2 * size, size, "batch_norm_backward")]
 
 
 def _is_innermost(x: Tensor) -> bool:
@@ -182,48 +178,35 @@ def _is_of_cudnn(call: ConcreteCall, x: Tensor) -> bool:
 
 def _of_cudnn(call: ConcreteCall, x: Tensor, tensors: int, variant: str) -> Kernel:
     """A kernel that reads `tensors` tensors twice, or once if one channel of them fits on chip."""
-    rows, times = _channels(x, _pixels(x)), 2
+    rows, times = rows_of(call, x), 2
     if is_last(x):
         variant += "_last"
     elif tensors * rows.columns * x.bits <= 8 * (_ON_CHIP if x.bits > HALF else _ON_CHIP_HALF):
         variant, times = f"{variant}_once", 1
-    return _of(call, x, times * tensors * x.full_bytes, x.full_bytes, rows, variant)
-
-
-def _count(x: Tensor) -> int:
-    return prod(x.shape[1:2])
-
-
-def _pixels(x: Tensor) -> int:
-    return x.numel // max(_count(x), 1)
-
-
-def _channels(x: Tensor, columns: int) -> Rows:
-    """One block for each channel. columns: elements that it loops over."""
-    return Rows(_count(x), columns, is_inner=False)
+    return _of(call, x, times * tensors * x.full_bytes, x.full_bytes, variant)
 
 
 def _applied(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     """One kernel with a block for each channel of each image; PyTorch's half precision first takes two to make factors."""
-    channels, is_of_cudnn = _count(x), _is_of_cudnn(call, x)
+    channels, is_of_cudnn = prod(x.shape[1:2]), _is_of_cudnn(call, x)
     read, written = call.cost.moved
     factors = []
     if is_of_cudnn and is_last(x) and prod(x.shape[2:]) > 1:  # a block processes pieces of an image in turn
         image = x.numel // max(x.shape[0], 1)
         turns = max(largest_power(max(image // (_THREADS * _BLOCKS), 1), _TURNS[1]), _TURNS[0])
         pieces = Rows(x.shape[0] * -(-image // (_THREADS * turns)), min(turns, -(-image // _THREADS)))
-        return [_of(call, x, read, written, pieces, "batch_norm_pieces")]
+        return [_of(call, x, read, written, "batch_norm_pieces", pieces)]
     if x.bits == HALF and not is_of_cudnn:  # the variance in float32, and the inverse of its square root
         sizes = Strided(channels, 1, 2, has_casts=True)
         cast = Kernel("copy", x.dtype, 0, 0, 2 * channels, 4 * channels, sizes, variant="cast")
         factors = [cast, elementwise(x, 4 * channels, 4 * channels)]
     if prod(x.shape[2:]) == 1 or x.strides[1] == 1:  # innermost channels: a pointwise kernel
         rows = Rows(x.numel // max(channels, 1), channels)
-        return [*factors, _of(call, x, read, written, rows, "batch_norm_last")]
+        return [*factors, _of(call, x, read, written, "batch_norm_last", rows)]
     pixels = prod(x.shape[2:])
     images = -(-x.shape[0] // (_SHARED if pixels <= _WARP else 1))  # small images share a block
     rows = Rows(images * channels, pixels)
-    return [*factors, _of(call, x, read, written, rows, "batch_norm")]
+    return [*factors, _of(call, x, read, written, "batch_norm", rows)]
 
 
 _LABELS, _FEWEST, _MOST, _IMAGE_BLOCKS = limits("aten_2", "nll_loss", "labels fewest most blocks")
@@ -292,9 +275,9 @@ def _picked(x: Tensor, family: Family) -> Kernel:
     return Kernel(family, x.dtype, sizes=Rows(1, -(-rows // threads)), variant="nll_loss")
 
 
-def loss_bytes(call: PricedCall, lie: HasStrides) -> Dim:
+def loss_bytes(call: PricedCall, layouts: Layouts) -> Dim:
     """Bytes of the losses of each element, if the labels are probabilities of classes."""
-    return lie.typed(call.uses[0]).like().nbytes if _is_of_shares(call, lie.values) else 0
+    return layouts.typed(call.uses[0]).like().nbytes if _is_of_shares(call, layouts.values) else 0
 
 
 def loss_kernels(program: PricedProgram, sizes: Sizes, *, stores_gradients: bool) -> tuple[Kernel, ...]:

@@ -339,9 +339,8 @@ def repeat(
 
 def _load(timeline: Timeline, sizes: Sequence[int], allocator: Allocator) -> None:
     for kind in BEFORE:
-        for size in [size for held, size in zip(timeline.held, sizes, strict=True) if held.kind == kind]:
-            if size:
-                allocator.allocate(size)
+        for size in [x for held, x in zip(timeline.held, sizes, strict=True) if x and held.kind == kind]:
+            allocator.allocate(size)
 
 
 def _run(

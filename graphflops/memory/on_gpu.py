@@ -138,12 +138,11 @@ class Eager(OnGpu):
             needed = self.repeated_bytes(call) + (0 if is_product else slices) if is_repeated else 0
             factors = [place for place, _ in call.gradient.gradients if place < 2] if call.gradient else []
             return (), ((needed,),) * (len(factors) if is_product and factors else 1)
-        if apart := kernels.gradients_apart(call, self.layouts):
-            return [size for size in [slices] if size != 0], apart
-        first, attention = kernels.formula_tensors(call, self.layouts), self.attention(call)
-        own = kernels.gradient_buffers(call, self.layouts)
-        parts = own if attention is None else attention.gradient_parts
-        return first, (cut(self.backward_bytes(call) + slices - total(first), parts),)
+        (first, parts), attention = kernels.gradient_buffers(call, self.layouts), self.attention(call)
+        if len(parts) > 1:
+            return [size for size in [slices] if size != 0], parts
+        own = parts[0] if attention is None else attention.gradient_parts
+        return first, (cut(self.backward_bytes(call) + slices - total(first), own),)
 
     @by_form
     def made_first(self, call: PricedCall) -> tuple[Sequence[Dim], Sequence[Dim]]:

@@ -7,7 +7,7 @@ from graphflops.base.record import replace
 from graphflops.errors import DimError
 from graphflops.execution.fast_path import calls_of_module, is_module
 from graphflops.execution.layouts import Layouts
-from graphflops.inductor.library_calls import ALIGNED, is_of_images, is_turned
+from graphflops.inductor.library_calls import ALIGNED, convolution_of, is_turned
 from graphflops.inductor.lowering import Extern
 from graphflops.inductor.plan import Plan, Plans
 from graphflops.kernels.beside import operand_copies
@@ -107,29 +107,29 @@ class CompiledLauncher(Launcher):
 
     def _own(self, call: PricedCall, op: Extern, plan: Plan) -> tuple[Kernel, ...] | None:
         """The kernels of a call that inductor does not generate."""
-        values, is_copied = plan.execution.values, plan.backward is not None and not op.is_gradient
-        turned = plan.joint.channels_last and is_turned(call, values, is_copied=is_copied)
+        conv, is_copied = convolution_of(call, plan.execution.values), plan.backward and not op.is_gradient
+        turned = plan.joint.channels_last and is_turned(conv, is_copied=bool(is_copied))
         kernels = self._lowered(call, plan.execution.layouts, is_backward=op.is_gradient, is_turned=turned)
         if kernels is None:
             return None
-        kind = call.node.operator.kind
+        kind, own = call.node.operator.kind, [each for each in kernels if each.family not in _WRITTEN]
         if kind == "product":
             return _of_product(call, op, kernels, plan.execution.layouts)
-        if kind == "attention":
-            return tuple([kernel for kernel in kernels if kernel.family not in (*_WRITTEN, "copy")])
         if kind == "collective":  # if it copies its operand, inductor generates that kernel
             return kernels[-1:]
-        if kind != "convolution":
+        if kind not in ("attention", "convolution"):
             return kernels
-        if not turned:
-            own = [each for each in kernels if each.family not in _WRITTEN and each.variant != "strided"]
-            if own and op.is_gradient and plan.joint.channels_last and is_of_images(call, values):
+        if kind == "attention":
+            own = [kernel for kernel in own if kernel.family != "copy"]
+        elif turned:
+            own = [part for kernel in own for part in _image_kernels(kernel)]
+        else:
+            own = [each for each in own if each.variant != "strided"]
+            if own and op.is_gradient and plan.joint.channels_last and is_turned(conv):
                 # The gradient of the result is channels last.
                 size = self.sizes(plan.joint.sizes.get(op.reads[0], 0))
                 own.insert(0, Kernel("copy", own[0].dtype, 0, 0, size, size, variant="strided"))
-            return tuple(own)
-        own = [kernel for kernel in kernels if kernel.family not in _WRITTEN]
-        return tuple([part for kernel in own for part in _image_kernels(kernel)])
+        return tuple(own)
 
 
 def _host_seconds(costs: Costs, phase: str, kernels: Sequence[Kernel], *, is_gradient: bool) -> float:

@@ -1,6 +1,5 @@
 """A program's kernels in the order in which they are launched, with the CPU's time for each call."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import eq
@@ -212,10 +211,8 @@ class Launcher:
     def _backward(self, graph: PricedGraph, first: int, times: int) -> Iterator[Launches]:
         run = self.runs.of(graph, records=True)
         calls, layouts = run.calls, run.layouts
-        contributions = Counter(graph.graph.seeds)
-        lie = GradientLayouts(layouts)
-        # Values whose gradients repeat one number.
-        repeated = {*graph.graph.seeds} if graph is self.program.summed else set[str]()
+        seeds = {*graph.graph.seeds}
+        lie = GradientLayouts(layouts, seeds, {*seeds} if graph is self.program.summed else set())
         again = {found.last: found for found in gradient_checkpoints(calls, run.recomputed)}
         for index in range(len(calls) - 1, -1, -1):
             call = calls[index]
@@ -227,18 +224,13 @@ class Launcher:
                 yield from self._backward(inner, place, turns)
             if call.gradient is None:
                 continue
-            is_repeated = not repeated.isdisjoint(call.node.outputs)
-            kernels = self._lowered(call, layouts, is_backward=True, is_repeated=is_repeated)
-            copies, turned = list[Kernel](), lie.copied(call)
-            if turned is not None and not is_repeated:
+            kernels = self._lowered(call, layouts, is_backward=True, is_repeated=lie.is_repeated(call))
+            copies, (turned, summed) = list[Kernel](), lie.follow(call)
+            if turned is not None:
                 out = self.sizes.known(layouts.typed(call.node.outputs[0] or ""), turned)
                 copies = [] if out is None else [copy(out)]
-            launched = (*copies, *(kernels or ()), *self._sums(call, contributions, layouts))
+            launched = (*copies, *(kernels or ()), *self._sums(call, summed, layouts))
             read = dict(enumerate(call.tensors(layouts.values)))
-            given = {read.get(place, ""): has_memory for place, has_memory in call.gradient.gradients}
-            if is_repeated:  # so do views of the gradient
-                repeated |= {name for name, has_memory in given.items() if not has_memory}
-            repeated -= {name for name in given if contributions[name] > 1}
             launched = self.joined.setdefault(launched, launched)  # equal ones are timed once
             own = self._host_inside(call, run.expanded.outer.get(call.node.name), "backward", launched)
             parameters = sum(read.get(place) in self.parameters for place, _ in call.gradient.gradients)
@@ -246,19 +238,14 @@ class Launcher:
             host = host if own is None else own
             yield Launches(row, None if kernels is None else launched, host, times)
 
-    def _sums(self, call: PricedCall, contributions: Counter[str], layouts: Layouts) -> list[Kernel]:
-        """Additions of second and further gradients of a value; none if a size is open.
+    def _sums(self, call: PricedCall, names: Sequence[str], layouts: Layouts) -> list[Kernel]:
+        """Additions of second and further gradients of values; none if a size is open.
 
         The gradient of a mean is a quotient of a broadcast view: it is in row-major order, whatever the value's strides.
         """
-        assert call.gradient is not None
-        operands = call.tensors(layouts.values)
         sums: list[Kernel] = []
-        for place, _ in call.gradient.gradients:
-            name = operands[place] if place < len(operands) else ""
-            contributions[name] += 1
-            value = layouts.values.get(name) if contributions[name] > 1 else None
-            if isinstance(value, TensorType) and (x := self.sizes.known(value, layouts.of(name))) is not None:
+        for name in names:
+            if (x := self.sizes.known(layouts.typed(name), layouts.of(name))) is not None:
                 traffic = 2 * x.full_bytes, x.full_bytes, x.numel
                 of_mean = pointwise(x, [x, replace(x, strides=row_major(x.shape))], *traffic)
                 sums.append(of_mean if call.node.operator.name == "mean" else elementwise(x, *traffic))

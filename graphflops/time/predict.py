@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from math import exp
 from typing import Literal
 
@@ -306,33 +306,36 @@ class Batch(Struct, frozen=True, eq=False):
 _HALF = ("bfloat16", "float16")
 
 
-def seconds_of(use: AttentionUse, rows: Mapping[str, Row]) -> float:
-    """The forward time of all calls of one attention."""
-    times = [rows[name].time for name in use.calls if name in rows]
-    return sum(time.seconds for time in times if time is not None)
+def fused_instead(
+    uses: Collection[AttentionUse], timed: Iterable[Row], values: Mapping[str, int], device: Device
+) -> Iterator[tuple[AttentionUse, Row, float, float]]:
+    """For each attention: its first row, the forward time of its calls, and that of a fused kernel on the same operands.
 
-
-def shortest_call(rows: Iterable[Row]) -> float:
-    """Seconds of the shortest call that takes any."""
-    return min((row.time.seconds for row in rows if row.time and row.time.seconds > 0), default=0.0)
-
-
-def fused_seconds(
-    use: AttentionUse, dtype: str, shortest: float, values: Mapping[str, int], device: Device
-) -> float:
-    """The time of a fused kernel on the same operands; at least that of the program's shortest call."""
+    A fused kernel takes at least as long as the program's shortest call.
+    """
 
     def number(size: Dim) -> int:
         return evaluate(size, values) or 0
 
-    batch, heads, queries, width = map(number, (use.batch, use.heads, use.queries, use.width))
-    width, flops, hidden = max(width, number(use.value_width)), number(use.flops), number(use.masked_flops)
-    best = preferred(platform_of(device), is_half=dtype in _HALF)
-    sizes = Attention(batch, heads, number(use.kv_heads), queries, number(use.keys), width, kernel=best)
-    sizes = replace(sizes, computed=1 - hidden / flops if flops else 1.0)
-    moved = int(bytes_of(dtype)) * batch * heads * queries * width
-    kernel = Kernel("attention", dtype, flops - hidden, 0, moved + number(use.kv_bytes), moved, sizes)
-    return max(predict(kernel, device).seconds, shortest) * number(use.times)
+    rows = {row.node: row for row in timed} if uses else {}
+    times = {name: row.time.seconds for name, row in rows.items() if row.time is not None}
+    shortest = min(filter(None, times.values()), default=0.0)
+    for use in [use for use in uses if use.calls[0] in rows]:
+        row = rows[use.calls[0]]
+        batch, heads, queries, width = map(number, (use.batch, use.heads, use.queries, use.width))
+        width, flops, hidden = (
+            max(width, number(use.value_width)),
+            number(use.flops),
+            number(use.masked_flops),
+        )
+        dtype = row.matrix_dtype or "float32"
+        best = preferred(platform_of(device), is_half=dtype in _HALF)
+        sizes = Attention(batch, heads, number(use.kv_heads), queries, number(use.keys), width, kernel=best)
+        sizes = replace(sizes, computed=1 - hidden / flops if flops else 1.0)
+        moved = int(bytes_of(dtype)) * batch * heads * queries * width
+        kernel = Kernel("attention", dtype, flops - hidden, 0, moved + number(use.kv_bytes), moved, sizes)
+        fused = max(predict(kernel, device).seconds, shortest) * number(use.times)
+        yield use, row, sum(times.get(name, 0.0) for name in use.calls), fused
 
 
 def slowdowns(
@@ -341,13 +344,8 @@ def slowdowns(
     """How many times longer than fused unfused attention takes, by the reason of the last kernel that refused."""
     taken: dict[str, tuple[float, float]] = {}  # seconds unfused and fused
     uses = [use for use in attentions if use.kernel == "math"]
-    rows = {row.node: row for row in timed} if uses else {}
-    shortest = shortest_call(timed) if uses else 0.0
-    for use in uses:
-        if (row := rows.get(use.calls[0])) is None:
-            continue
+    for use, _, own, instead in fused_instead(uses, timed, values, device):
         why = last_refusal(use.kernel_reason)
         unfused, fused = taken.get(why, (0.0, 0.0))
-        fused += fused_seconds(use, row.matrix_dtype, shortest, values, device)
-        taken[why] = unfused + seconds_of(use, rows), fused
+        taken[why] = unfused + own, fused + instead
     return {why: unfused / fused for why, (unfused, fused) in taken.items() if unfused > fused > 0}

@@ -9,7 +9,6 @@ import pytest
 from graphflops.inductor.library_calls import (
     aligned_bytes,
     convolution_of,
-    is_of_images,
     is_turned,
     padded_columns,
     prefers_channels_last,
@@ -131,9 +130,8 @@ def test_what_is_a_convolution_of_images(
     main = program_of(f"aten.{name}", *operands).main
     call, values = main.calls[0], main.values
     assert (convolution_of(call, values) is not None) is is_found
-    assert is_of_images(call, values) is is_image
-    assert is_turned(call, values, is_copied=False) is turned
-    assert is_turned(call, values, is_copied=True) is is_image
+    assert is_turned(convolution_of(call, values), is_copied=False) is turned
+    assert is_turned(convolution_of(call, values), is_copied=True) is is_image
 
 
 @pytest.mark.parametrize(

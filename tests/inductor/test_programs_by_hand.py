@@ -14,7 +14,7 @@ from graphflops import Training
 from graphflops.analysis import as_graph
 from graphflops.devices import HOPPER
 from graphflops.inductor import library_calls
-from graphflops.inductor.library_calls import is_turned
+from graphflops.inductor.library_calls import convolution_of, is_turned
 from graphflops.inductor.lowering import Extern, Loop, Op
 from graphflops.inductor.plan import Plan, Plans
 from graphflops.passes.attention import facts_of
@@ -122,7 +122,7 @@ def test_an_image_of_one_channel_is_turned_by_its_weight(
 ) -> None:
     plan = plan_of("aten.conv2d.default", t(2, channels, 16, 16), t(96, channels, 3, 3))
     (call,) = plan.execution.calls
-    assert is_turned(call, plan.execution.values, is_copied=is_copied) is expected
+    assert is_turned(convolution_of(call, plan.execution.values), is_copied=is_copied) is expected
 
 
 @pytest.mark.parametrize(
@@ -151,9 +151,9 @@ def test_workspace_of_the_gradients_of_a_convolution(
     main = program_of(f"aten.conv{len(image) - 2}d.default", g(*image), g(*weight)).main
     added = []
     low = Space(
-        joint=Space(channels_last=is_last),
+        joint=Space(channels_last=is_last, platform=HOPPER),
         values=main.values,
-        execution=Space(layouts=Space(platform=HOPPER)),
+        execution=Space(layouts=None),
         elements=len,
         nbytes=lambda _: 11,
         add_back=lambda *_, **more: added.append(more["workspace"]),

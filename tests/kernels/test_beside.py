@@ -189,7 +189,6 @@ GAPS = (64, 16, 2)  # neither rows nor columns lie together
         ("matmul", (g(2, 4, 8), g(2, 8, 6)), {"x0": GAPS}, {"x0": (False, True)}),
         ("matmul", (g(2, 3, 4, 8), g(2, 3, 8, 6)), {"x0": (24, 8, 48, 1)}, {}),
         ("matmul", (g(2, 3, 4, 8), g(2, 3, 8, 6)), {"x0": (32, 64, 8, 1)}, {"x0": (True, False)}),
-        ("matmul", (g(2, 3, 4, 8), g(3, 8, 6)), {}, {"x1": (True, False)}),  # repeated for the other's batch
         # One matrix for the whole batch is copied once where BLAS cannot read it, not merged with the batch.
         ("matmul", (t(4, 8), g(2, 8, 6)), {"x0": (16, 2)}, {"x0": (False, True)}),
         ("matmul", (t(4, 8), g(2, 8, 6)), {}, {}),

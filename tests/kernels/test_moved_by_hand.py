@@ -13,7 +13,7 @@ from graphflops.kernels.kernel import Rows, Strided, Windows
 from graphflops.kernels.moved import added_rows, copy, fill, is_last, reduction, scattered, strided, sum_to
 from tests.one_call import g
 from tests.support import t
-from tests.time.one_call import backward, copied, forward, made, pointwise
+from tests.time.one_call import backward, forward, made, pointwise
 
 WIDTHS = {"float32": 4, "bfloat16": 2, "float64": 8, "bool": 1}
 
@@ -382,15 +382,6 @@ def test_kernels_of_a_softmax_along_an_outer_axis(shape: tuple[int, ...], varian
 )
 def test_neighbouring_rows_of_a_softmax_have_a_block(shape: tuple[int, ...], axis: int, rows: Rows) -> None:
     assert softmax(shape, axis) == rows
-
-
-def test_copies_of_operands_for_a_product() -> None:
-    """The operand is repeated for the batch of the other: 2 matrices are read, 2 * 8 written; the gradient reads these."""
-    x, y = g(8, 4, 64), g(2, 8, 64, 6)
-    copied_first, product = forward("aten.matmul.default", x, y)
-    assert made([copied_first]) == [copied(4 * 8 * 4 * 64, 4 * 2 * 8 * 4 * 64, Strided(2 * 8 * 4 * 64, 2, 2))]
-    assert product.family == "matmul"
-    assert all(kernel.family != "copy" for kernel in backward("aten.matmul.default", x, y))
 
 
 def test_a_turned_operand_is_converted_as_it_is_put_in_order() -> None:

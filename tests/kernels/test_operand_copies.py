@@ -57,16 +57,6 @@ def test_memory_and_time_copy_the_same(
         assert sum(kernel.written_bytes for kernel in kernels if kernel.family == "copy") == size
 
 
-def test_a_product_repeats_an_operand_for_the_batch_of_the_other() -> None:
-    """16 matrices are written of 8, which the gradient reads; a profiler shows the copy before the product."""
-    args = g(2, 8, 256, 64, dtype=BFLOAT16), g(8, 64, 64, dtype=BFLOAT16)
-    execution, call = eager("aten.matmul.default", *args)
-    assert execution.saved_copies(call) == {"x1": 16 * 64 * 64 * 2}
-    copied, product = forward("aten.matmul.default", *args)
-    assert (copied.family, copied.written_bytes) == ("copy", 131_072)
-    assert product.family == "matmul"
-
-
 @pytest.mark.parametrize(("dtype", "is_again"), [("bfloat16", True), ("float16", False)])
 def test_a_softmax_to_float32_converts_all_but_float16(dtype: str, is_again: bool) -> None:
     from graphflops.tensor import DTYPES

@@ -105,31 +105,6 @@ def test_gradients_of_products_with_vectors(op: str, given: tuple[Any, ...], exp
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "repeats"),
-    [
-        ((2, 4, 8), (2, 8, 6), 1),
-        ((4, 8), (2, 8, 6), 1),  # one matrix for all rows
-        ((1, 4, 8), (2, 8, 6), 2),
-        ((2, 4, 8), (3, 2, 8, 6), 3),
-        ((2, 1, 4, 8), (2, 3, 8, 6), 3),
-    ],
-)
-def test_gradients_are_summed_over_the_batches_that_repeat_a_factor(
-    a: tuple[int, ...], b: tuple[int, ...], repeats: int
-) -> None:
-    kernels = backward("aten.matmul.default", g(*a), t(*b))
-    count = 1
-    for size in a:
-        count *= size
-    summed = (
-        *("reduction", "outer", repeats * count),
-        *(4 * repeats * count, 4 * count, Rows(count, repeats, False)),
-    )
-    sums = [one for one in made(kernels) if one[0] == "reduction"]
-    assert sums == [summed] * (repeats > 1)
-
-
-@pytest.mark.parametrize(
     ("op", "given", "sums"),
     [
         ("linear", (t(4, 8), t(6, 8), g(6)), [Rows(6, 4, False)]),

@@ -8,7 +8,7 @@ import pytest
 
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.kernel import Recurrence
-from graphflops.kernels.products import Recurrent, _steps_first, recurrent, recurrent_backward, reserve_bytes
+from graphflops.kernels.products import Recurrent, recurrent, recurrent_backward, reserve_bytes
 from graphflops.tensor import TensorType
 from tests.one_call import g
 from tests.support import t
@@ -208,8 +208,8 @@ def test_sums_of_cells_are_over_rows() -> None:
     assert [(one[3], one[4]) for one in sums] == [(4 * BATCH * HIDDEN, 4 * HIDDEN)] * 2
 
 
-def test_cudnn_reads_the_steps_first() -> None:
-    """Of 3 sequences of 5 steps of 4 numbers."""
+def test_axes_are_permuted() -> None:
+    """As cuDNN reads 3 sequences of 5 steps of 4 numbers."""
     x = Tensor((3, 5, 4), "float32", 32, (20, 4, 1), 4 * 3 * 5 * 4)
-    turned = _steps_first(x)
+    turned = x.permuted(1, 0, 2)
     assert (turned.shape, turned.strides) == ((5, 3, 4), (4, 20, 1))

@@ -10,10 +10,12 @@ import torch
 from msgspec.structs import replace
 from torch.nn import functional as F
 
+from graphflops.devices import HOPPER
+from graphflops.execution.runs import Runs
 from graphflops.kernels import buffers
 from graphflops.tensor import BFLOAT16, FLOAT32, TensorType
 from tests.memory.one_call import eager
-from tests.one_call import g
+from tests.one_call import g, program_of
 from tests.support import t
 
 N = 4 * 64
@@ -111,11 +113,6 @@ def test_a_layer_norm_copies_its_operand_again_for_its_gradient() -> None:
         ("matmul", ((2, 8, 4, 64), (2, 8, 64, 6)), {"x1": (3072, 64, 512, 1)}, {"x1": 4 * 16 * 64 * 6}),
         ("matmul", ((2, 8, 4, 64), (64, 6)), {}, {}),
         ("matmul", ((2, 8, 4, 64), (64, 6)), {"x0": (2048, 64, 512, 1)}, {"x0": 4 * 16 * 4 * 64}),
-        ("matmul", ((2, 8, 4, 64), (1, 8, 64, 6)), {}, {"x1": 4 * 2 * 8 * 64 * 6}),  # repeated for two images
-        ("matmul", ((1, 8, 4, 64), (2, 8, 64, 6)), {}, {"x0": 4 * 2 * 8 * 4 * 64}),
-        ("matmul", ((8, 4, 64), (1, 64, 6)), {}, {}),  # a repeated batch alone is a view
-        ("matmul", ((8, 4, 64), (2, 8, 64, 6)), {}, {"x0": 4 * 2 * 8 * 4 * 64}),
-        ("matmul", ((2, 1, 4, 64), (1, 8, 64, 6)), {}, {"x0": 4 * 16 * 4 * 64, "x1": 4 * 16 * 64 * 6}),
     ],
 )  # fmt: skip
 def test_products_copy_what_they_cannot_merge(
@@ -131,6 +128,25 @@ def test_products_copy_what_they_cannot_merge(
     assert execution.made_first(call) == ([*copies.values()], [])
     inference, call = eager(f"aten.{op}.default", t(*a), t(*b), lies=lies)
     assert inference.made_first(call) == ([], [*copies.values()])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "copies"),
+    [
+        ((2, 8, 4, 64), (1, 8, 64, 6), [2 * 8 * 64 * 6]),  # repeated for two images
+        ((1, 8, 4, 64), (2, 8, 64, 6), [2 * 8 * 4 * 64]),
+        ((8, 4, 64), (1, 64, 6), []),  # a repeated batch alone is a view
+        ((8, 4, 64), (2, 8, 64, 6), [2 * 8 * 4 * 64]),
+        ((2, 1, 4, 64), (1, 8, 64, 6), [16 * 4 * 64, 16 * 64 * 6]),
+    ],
+)
+def test_products_of_batches_that_differ_copy_what_they_repeat(
+    a: tuple[int, ...], b: tuple[int, ...], copies: list[int]
+) -> None:
+    run = Runs((), HOPPER, is_eager=True).of(program_of("aten.matmul.default", g(*a), g(*b)).main)
+    made = [name for call in run.calls for name in call.node.outputs if name in run.layouts.copies]
+    assert [run.layouts.typed(name).numel for name in made] == copies
+    assert [call.node.op for call in run.calls if call.node.operator.kind == "product"] == ["aten.bmm"]
 
 
 def test_biases_add_up_rows_by_many_blocks() -> None:
@@ -287,8 +303,7 @@ def test_masks_become_numbers_with_aligned_rows(dtype: str, width: int, keys: in
 
 def test_a_call_without_a_gradient_makes_no_tensors_of_one() -> None:
     execution, call = eager("aten.sin.default", t(4, 64))
-    assert buffers.formula_tensors(call, execution.layouts) == ()
-    assert buffers.gradients_apart(call, execution.layouts) == ()
+    assert buffers.gradient_buffers(call, execution.layouts) == ((), ((),))
     assert buffers.backward_bytes(call, execution.layouts) == 0
     assert buffers.saved_input_bytes(call, execution.values) == 0
     assert buffers.kept_operands(call, execution.values) == []
@@ -296,7 +311,8 @@ def test_a_call_without_a_gradient_makes_no_tensors_of_one() -> None:
 
 def test_one_gradient_is_computed_by_itself() -> None:
     execution, call = eager("aten.div.Tensor", g(4, 64), t(4, 64))
-    assert buffers.gradients_apart(call, execution.layouts) == ()
+    first, parts = buffers.gradient_buffers(call, execution.layouts)
+    assert ([*first], [[*each] for each in parts]) == ([], [[]])
     execution, call = eager("aten.div.Tensor", g(4, 64), g(4, 64))
-    of_divisor, of_dividend = buffers.gradients_apart(call, execution.layouts)  # the last operand first
+    _, (of_divisor, of_dividend) = buffers.gradient_buffers(call, execution.layouts)  # the last operand first
     assert ([*of_divisor], [*of_dividend]) == ([4 * N] * 3, [0])

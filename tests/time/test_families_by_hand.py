@@ -15,13 +15,11 @@ from graphflops.kernels.choices import constants
 from graphflops.kernels.kernel import Attention, Convolution, Kernel, Product, Recurrence, Rows
 from graphflops.time.correction import names_of
 from graphflops.time.predict import (
-    fused_seconds,
+    fused_instead,
     matrix_peak,
     modelled,
     names_of_constants,
     predict,
-    seconds_of,
-    shortest_call,
     slowdowns,
 )
 from graphflops.time.predict_products import group_seconds
@@ -268,23 +266,29 @@ FLASH = {
 TOY = with_rates("attention", FLASH)
 
 
+def in_fused(one: Any, *timed: Any, dtype: str = "bfloat16", on: Any = TOY) -> float:
+    """Seconds of a fused kernel in place of an attention of these calls."""
+    rows = timed or (Space(node="y", matrix_dtype=dtype, time=None),)
+    [(_, _, _, found)] = fused_instead([one], rows, {}, on)
+    return found
+
+
 def test_a_fused_kernel_on_the_same_operands() -> None:
     """Four products of the wider of both widths for each pair, as often as the attention runs."""
     each = 4 * 2 * 4 * 128 * 128 * 128 / 4e9
-    assert fused_seconds(use(), "bfloat16", 0.0, {}, TOY) == pytest.approx(3 * each)
-    half = use(masked_flops=10**6 // 2)
-    assert fused_seconds(half, "bfloat16", 0.0, {}, TOY) == pytest.approx(3 * each / 2)
+    assert in_fused(use()) == pytest.approx(3 * each)
+    assert in_fused(use(masked_flops=10**6 // 2)) == pytest.approx(3 * each / 2)
     much = use(flops=8 * 10**9, masked_flops=4 * 10**9)  # a second at the peak, whatever tiles take
-    assert fused_seconds(much, "bfloat16", 0.0, {}, TOY) == pytest.approx(3)
-    rows = [row("a", None), row("b", 0.0), row("c", 5.0), row("d", 7.0)]
-    assert fused_seconds(use(), "bfloat16", shortest_call(rows), {}, TOY) == pytest.approx(3 * 5)
+    assert in_fused(much) == pytest.approx(3)
+    rows = [row("y", None), row("b", 0.0), row("c", 5.0), row("d", 7.0)]
+    assert in_fused(use(), *rows) == pytest.approx(3 * 5)  # at least as long as the shortest call
 
 
 def test_unfused_attention_is_so_many_times_slower() -> None:
     """By why the last kernel was refused: all calls of those attentions together."""
     timed = [row("y", 2.0), row("z", 1.0), row("w", 30.0), row("v", None)]
-    assert seconds_of(use(), {each.node: each for each in timed}) == 3
-    assert seconds_of(use(calls=("y", "v", "missing")), {each.node: each for each in timed}) == 2
+    uses = [use(), use(calls=("y", "v", "missing"))]
+    assert [own for _, _, own, _ in fused_instead(uses, timed, {}, TOY)] == [3, 2]
     shortest = [row("y", 2.0), row("z", 1.0)]  # a fused kernel takes as long as the shortest call
     assert slowdowns([use(times=1)], shortest, {}, TOY) == {"no mask": (2 + 1) / 1}
     assert slowdowns([use(calls=("y",), times=1)], shortest, {}, TOY) == {"no mask": 2 / 1}
@@ -301,10 +305,8 @@ def test_a_fused_kernel_reads_keys_and_values_of_all_heads() -> None:
     """Operand and result of 2 * 4 * 128 * 128 elements of two bytes, and a thousand bytes of keys and values."""
     slow = with_rates("attention", {**FLASH, "matrix": 1e9, "memory": 1.0})
     moved = 2 * 2 * 4 * 128 * 128
-    assert fused_seconds(use(flops=0), "bfloat16", 0.0, {}, slow) == pytest.approx(
-        3 * (2 * moved + 1000) / 1e9, rel=1e-4
-    )
-    single = fused_seconds(use(flops=0, times=1), "float32", 0.0, {}, slow)
+    assert in_fused(use(flops=0), on=slow) == pytest.approx(3 * (2 * moved + 1000) / 1e9, rel=1e-4)
+    single = in_fused(use(flops=0, times=1), dtype="float32", on=slow)
     assert single == pytest.approx((4 * moved + 1000) / 1e9, rel=1e-4)
 
 
