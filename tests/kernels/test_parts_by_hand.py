@@ -51,6 +51,12 @@ def test_axes_that_are_reduced(axes: Any, reduced: set[int]) -> None:
         ([(2, [100]), (8, [1])], 4, 0),
         ([(2, [100]), (8, [2])], 4, 32 - 4),
         ([(2, [100]), (1, [1])], 4, 32 - 4),
+        # What the next axis repeats is loaded once by a block of 1,024 bytes: by 512 / 128 or 256 / 128 rows.
+        ([(128, [64]), (8, [0])], 2, 32 / (512 / 128) - 2),
+        ([(128, [64]), (8, [0])], 4, 32 / (256 / 128) - 4),
+        ([(128, [64]), (3, [0])], 2, 32 / 3 - 2),
+        ([(128, [64]), (64, [1]), (8, [0])], 2, 32 / (512 / 128) - 2),
+        ([(128, [64]), (64, [1]), (8, [8192])], 2, 32 / (256 / 128) - 2),
     ],
 )
 def test_bytes_that_a_sector_holds_beside_an_element(axes: Any, width: float, bytes_of_each: float) -> None:

@@ -42,6 +42,9 @@ FLASH_SIZES = Attention(2, 4, 4, 8, 8, 64)
         (kernel("elementwise"), "elementwise elementwise"),
         (kernel("elementwise", variant="strided"), "elementwise.strided elementwise"),
         (kernel("normalization", Rows(4, 8), variant="batch_norm"), "normalization.batch_norm normalization"),
+        (kernel("reduction", Rows(2, 8)), "reduction reduction"),
+        (kernel("reduction", Rows(1, 8)), "reduction.whole reduction"),
+        (kernel("reduction", Rows(1, 8), variant="pairs"), "reduction.pairs reduction"),
         # a convolution of a kind, of the kind without what follows, or dense; each for its phase first
         (kernel("convolution", CONV), "dense.forward dense " * 3),
         (kernel("convolution", replace(ONE_TAP, phase="weight_gradient")),
@@ -79,7 +82,7 @@ def test_tables_of_constants_by_their_names(one: Kernel, names: str) -> None:
     """Each with the bits of an element first."""
     width = 4 if one.dtype == "float32" else 2
     found = names_of_constants(one, width)
-    whole = ("elementwise", "normalization", "attention", "matmul")
+    whole = ("elementwise", "normalization", "reduction", "attention", "matmul")
     spelled = [name if name.split(".")[0] in whole else f"{one.family}.{name}" for name in names.split()]
     assert found == [each for name in spelled for each in (f"{name}.{8 * width}", name)]
 
