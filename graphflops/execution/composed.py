@@ -14,7 +14,7 @@ from graphflops.errors import RuleError
 from graphflops.execution.composites import Calls, Given, Operand, composite, gradient, kernel
 from graphflops.rules.elementwise import complex_of
 from graphflops.rules.shapes import axes
-from graphflops.tensor import BOOL, FLOAT32, FLOAT64, DType
+from graphflops.tensor import BOOL, FLOAT16, FLOAT32, FLOAT64, DType
 
 __all__ = ["pairwise_distance"]  # others are found by their names
 
@@ -198,6 +198,14 @@ def float_power(t: Calls, base: Operand | float, exponent: Operand | float) -> O
     pair = [t.call("aten.to.dtype", x, FLOAT64) if isinstance(x, Operand) else x for x in (base, exponent)]
     kinds = "_".join("Tensor" if isinstance(each, Operand) else "Scalar" for each in pair)
     return t.call("aten.pow.Scalar" if kinds == "Scalar_Tensor" else f"aten.pow.{kinds}", *pair)
+
+
+@composite("softmax.int", "log_softmax.int")
+def softmax(t: Calls, x: Operand, dim: int, dtype: Any = None) -> Operand:
+    """One of another element type converts its operand first, but for float16, which its kernel converts (SoftMax.cpp)."""
+    if x.type.dtype in (t.out.type.dtype, FLOAT16):
+        raise RuleError("this is one kernel")
+    return t.call(t.of.node.op, t.call("aten.to.dtype", x, t.out.type.dtype), dim)
 
 
 composite("msort")(lambda t, x: t.sort(x, dim=0))

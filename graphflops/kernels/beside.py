@@ -47,7 +47,7 @@ class Copy(Record, frozen=True):
 
     shape: Shape  # of what is read, broadcast as the product needs it
     strides: Strides
-    dtype: DType  # of what is written
+    dtype: DType
     is_kept: bool = False  # the gradient reads the copy
     is_again: bool = False  # the gradient makes another copy of the operand
     is_inside: bool = False  # the product itself makes the copy, for BLAS
@@ -74,11 +74,6 @@ def operand_copies(call: PricedCall, lie: Lying) -> Mapping[str, Copy]:
     return found
 
 
-def is_converted_before(dtype: str, wanted: str) -> bool:
-    """Whether a softmax to another element type converts its operand first; its kernel converts float16 (SoftMax.cpp)."""
-    return dtype not in (wanted, "float16")
-
-
 def is_mean(operator: Op, shape: Shape) -> bool:
     """Whether an average pool has one result for each channel, and so is a mean. shape: of the result."""
     return operator.name in ("adaptive_avg_pool", "global_avg_pool") and prod(shape[2:]) == 1
@@ -92,14 +87,13 @@ def _of_rows(call: PricedCall, lie: Lying, name: str) -> Mapping[str, Copy]:
     if not known and not is_normed:
         return {}
     out = tensor_type(call.node.outputs[0], lie.values) or x
-    is_converted = operator.kind == "softmax" and is_converted_before(x.dtype.name, out.dtype.name)
     if operator.kind == "pooling":  # an average over all positions is a mean, which reads any strides
         is_ordered = is_ordered or is_mean(operator, out.shape) or has_channels_last(x.shape, strides)
-    if is_ordered and not is_converted:
+    if is_ordered:
         return {}
-    has_gradient, dtype = call.gradient is not None, out.dtype if is_converted else x.dtype
-    is_kept, is_again = is_normed or operator.name in OF_GROUPS, operator.name in _COPYING_AGAIN
-    return {name: Copy(x.shape, strides, dtype, has_gradient and is_kept, has_gradient and is_again)}
+    has_gradient, is_kept = call.gradient is not None, is_normed or operator.name in OF_GROUPS
+    is_again = has_gradient and operator.name in _COPYING_AGAIN
+    return {name: Copy(x.shape, strides, x.dtype, has_gradient and is_kept, is_again)}
 
 
 def _copied(name: str, other: str, lie: Lying, *, is_merged: bool) -> Copy | None:

@@ -91,8 +91,8 @@ def gradient_buffers(call: PricedCall, layouts: Layouts) -> tuple[Sequence[Dim],
     sums, made = _sums(call, out, layouts), _gradients(call, out, layouts)
     if (inside := gradient_calls(call, layouts.values)) is not None:
         return (), ((*sums, inside.beside),)
-    if call.node.operator.kind == "softmax":
-        return _of_softmax(call, out, layouts), ((),)
+    if call.node.operator.kind == "softmax":  # the product of gradient and result
+        return () if call.node.operator.name.startswith("log") else (out.like().nbytes,), ((),)
     if call.node.operator.kind == "product":
         return (), (_of_product(call, out, layouts),)
     if call.node.operator.name in _LISTS_OF_INDICES:
@@ -116,15 +116,6 @@ def _of_product(call: PricedCall, out: TensorType, layouts: Layouts) -> Sequence
         return ()
     shape = (prod(out.shape[:-1]), out.shape[-1])
     return beside.reduction_buffers(shape, row_major(shape), (0,), FLOAT_BYTES, layouts.platform)
-
-
-def _of_softmax(call: PricedCall, out: TensorType, layouts: Layouts) -> Sequence[Dim]:
-    """The product of gradient and result. A gradient in the result's type is live beside it, then beside its conversion."""
-    operand, size = layouts.typed(call.tensors(layouts.values)[0]), out.like().nbytes
-    product = () if call.node.operator.name.startswith("log") else (size,)
-    if not beside.is_converted_before(operand.dtype.name, out.dtype.name):
-        return product
-    return (size, dim_max(0, size - operand.like().nbytes)) if product else (size,)
 
 
 def is_last_operand_first(call: PricedCall) -> bool:

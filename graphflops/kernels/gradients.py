@@ -13,7 +13,6 @@ from graphflops.base.record import replace
 from graphflops.execution.composed_gradients import gradient_calls
 from graphflops.graph import Ref
 from graphflops.kernels import attention, cudnn, images, matrices, moved, products, rowwise
-from graphflops.kernels.beside import is_converted_before
 from graphflops.kernels.buffers import GradientKernels, axes_of, gradient_kernels
 from graphflops.kernels.call import READING_IN_ORDER, ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
@@ -262,9 +261,8 @@ def _softmax_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel
         return []
     size, name, axis = out.full_bytes, call.operator.name, moved.axis_of(call, out.rank)
     product = [] if name.startswith("log") else [moved.elementwise(out, 2 * size, size, out.numel)]
-    cast = [moved.copy(out, x.bits)] if is_converted_before(x.dtype, out.dtype) else []
     kernel = moved.softmax(out, axis, call.cost.arithmetic, f"{name}_backward", 2 * size, size)
-    return [*product, kernel, *cast]
+    return [*product, kernel]
 
 
 def _resampling_backward(call: ConcreteCall) -> list[Kernel]:

@@ -134,12 +134,9 @@ def _reduced(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 
 @moved.on_operand
 def _softmax(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    """One kernel on contiguous rows; if the kernel cannot convert the operand to the result's type, a cast comes first."""
-    copies = moved.copied(call)
-    if copies:
-        x = replace(x, dtype=out.dtype, bits=out.bits)
+    """One kernel on contiguous rows."""
     axis, work, name = moved.axis_of(call, x.rank), call.cost.arithmetic, call.operator.name
-    return [*copies, moved.softmax(x, axis, work, name, x.full_bytes, out.full_bytes)]
+    return [*moved.copied(call), moved.softmax(x, axis, work, name, x.full_bytes, out.full_bytes)]
 
 
 @moved.on_operand

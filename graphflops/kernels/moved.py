@@ -95,7 +95,7 @@ def copied(call: ConcreteCall, *, again: bool = False) -> list[Kernel]:
         x = call.named(name)
         if x is not None and (found.is_again or not again):
             wide: Any = {"shape": found.shape, "strides": found.strides}
-            kernels.append(copy(replace(x, **wide), found.dtype.bits))
+            kernels.append(copy(replace(x, **wide)))
     return kernels
 
 

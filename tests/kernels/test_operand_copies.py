@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from graphflops.tensor import BFLOAT16, FLOAT32, TensorType
+from graphflops.devices import HOPPER
+from graphflops.execution.runs import Runs
+from graphflops.tensor import BFLOAT16, DTYPES, FLOAT32, DType, TensorType
 from tests.memory.one_call import eager
-from tests.one_call import g
+from tests.one_call import g, program_of
 from tests.time.one_call import backward, forward
 
 IMAGE, ROWS = (8, 32, 28, 28), (4, 256, 128)
@@ -57,15 +59,22 @@ def test_memory_and_time_copy_the_same(
         assert sum(kernel.written_bytes for kernel in kernels if kernel.family == "copy") == size
 
 
-@pytest.mark.parametrize(("dtype", "is_again"), [("bfloat16", True), ("float16", False)])
-def test_a_softmax_to_float32_converts_all_but_float16(dtype: str, is_again: bool) -> None:
-    from graphflops.tensor import DTYPES
-
-    x = g(*ROWS, dtype=DTYPES[dtype])
-    made = forward("aten.softmax.int", x, -1, FLOAT32)
-    assert [kernel.family for kernel in made] == ["copy"] * is_again + ["softmax"]
-    back = backward("aten.softmax.int", x, -1, FLOAT32)
-    assert [kernel.family for kernel in back] == ["elementwise", "softmax"] + ["copy"] * is_again
+@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+@pytest.mark.parametrize(
+    ("dtype", "wanted", "is_converted"),
+    [
+        ("bfloat16", FLOAT32, True),
+        ("float16", FLOAT32, False),
+        ("float32", BFLOAT16, True),
+        ("float32", FLOAT32, False),
+    ],
+)
+def test_a_softmax_to_another_type_converts_all_but_float16(
+    op: str, dtype: str, wanted: DType, is_converted: bool
+) -> None:
+    program = program_of(f"aten.{op}.int", g(*ROWS, dtype=DTYPES[dtype]), -1, wanted)
+    run = Runs((), HOPPER, is_eager=True).of(program.main)
+    assert [call.node.operator.kind for call in run.calls] == ["cast"] * is_converted + ["softmax"]
 
 
 def test_the_gradient_of_a_prelu_is_summed_to_its_channels() -> None:
