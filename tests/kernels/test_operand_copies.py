@@ -67,6 +67,22 @@ def test_a_product_repeats_an_operand_for_the_batch_of_the_other() -> None:
     assert product.family == "matmul"
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "settings"),
+    [
+        ((3, 256, 128), (128, 3, 64), {"transBatchB": 1}),  # the batch of b stands behind its rows
+        ((256, 3, 128), (128, 3, 64), {"transBatchA": 1, "transBatchB": 1}),
+        ((3, 128, 256), (64, 128), {"transA": 1, "transB": 1}),
+    ],
+)
+def test_operands_that_a_product_turns_are_read_as_they_lie(
+    a: tuple[int, ...], b: tuple[int, ...], settings: dict[str, int]
+) -> None:
+    """Attentions that onnxruntime optimises read queries, keys and values so."""
+    (made,) = forward("com.microsoft.FusedMatMul.1", g(*a), g(*b), **settings)
+    assert (made.family, made.written_bytes) == ("matmul", 3 * 256 * 64 * 4)
+
+
 @pytest.mark.parametrize(("dtype", "is_again"), [("bfloat16", True), ("float16", False)])
 def test_a_softmax_to_float32_converts_all_but_float16(dtype: str, is_again: bool) -> None:
     from graphflops.tensor import DTYPES
