@@ -60,8 +60,11 @@ def gpu_functions() -> Iterator[None]:
             yield
 
 
-def gpu_results(call: Any, results: Any) -> Any:
-    """The results as a call on a GPU has them: norms of 16-bit tensors return means and variances in float32."""
+def gpu_results(call: Any, args: Any, results: Any) -> Any:
+    """The results as a GPU has them: statistics of 16-bit norms in float32, no gradient that the call's mask leaves out."""
+    mask = args[-1] if args and isinstance(args[-1], list) else []
+    if isinstance(results, tuple) and [*map(type, mask)] == [bool] * len(results):
+        return tuple([x if on or isinstance(x, list) else None for x, on in zip(results, mask, strict=True)])
     if not isinstance(results, tuple) or operator(str(call)).name not in _WITH_STATISTICS:
         return results
     return (results[0], *[each.float() if each.dtype in _HALF else each for each in results[1:]])

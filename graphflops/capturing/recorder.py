@@ -72,7 +72,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return NotImplemented  # the subclass then dispatches the call on its local tensors
         try:
             # A real wait returns its operand; the fake one would return new memory.
-            results = args[0] if func is _WAIT else gpu_results(func, func(*args, **kwargs))
+            results = args[0] if func is _WAIT else gpu_results(func, args, func(*args, **kwargs))
         except DataDependentOutputException:
             if func is not _READ:
                 raise

@@ -57,6 +57,7 @@ class References:
         # By variable of a function: what it holds beside a result if it is a tuple, and until when; the known tuples.
         self.beside = defaultdict[tuple[str, int, str], list[tuple[tuple[str, ...], int]]](list)
         self.tuples: set[tuple[str, int, str]] = set()
+        self.rebound: set[str] = set()  # owners that a variable no longer holds, because it was bound again
         self.last = -1  # position of the latest call
         # The lines of each call; those of the call before it if it has none.
         self.stacks: list[tuple[CodeLine, ...]] = []
@@ -106,20 +107,21 @@ class References:
             if owner is not None and self.until.get(owner, -1) < last:
                 self.until[owner] = last
 
-    def enter(self, lines: Sequence[CodeLine], node: Node, place: int) -> None:
+    def enter(self, lines: tuple[CodeLine, ...], node: Node, place: int) -> None:
         """Make `lines` the functions that run: leave those that have returned, close statements that are done.
 
         A function that runs one call holds nothing past it, so it gets no frame.
         """
         frames = self.frames
-        self.leave(self.still_running(lines), place - 1)
         after = self.stacks[min(place + 1, len(self.stacks) - 1)]
+        ahead = after if after[: len(lines)] == lines else lines  # with the module that the line calls next
+        self.leave(self.still_running(lines, ahead), place - 1)
         longer = len(lines) if node.operator.name in _JOINS else shared(lines, after)
         for depth in range(max(0, len(frames) - 1), max(longer, len(frames))):
             line = lines[depth]
             if depth == len(frames):
                 own = self.own.get(line.file, "")
-                frames.append(Frame(lines[depth : depth + 2], place, own, line, begun(line, own, place)))
+                frames.append(Frame(ahead[depth : depth + 2], place, own, line, begun(line, own, place)))
             elif frames[-1].line.number != line.number and not frames[-1].goes_on(line):
                 operands = self.close(frames[-1], line)
                 frames[-1].running = begun(line, frames[-1].own, place, operands=operands)
@@ -136,12 +138,12 @@ class References:
             frame.running = begun(frame.line, frame.own, place, frame.running.part + 1)
         frame.running.count(node, child)
 
-    def still_running(self, lines: Sequence[CodeLine]) -> int:
+    def still_running(self, lines: Sequence[CodeLine], ahead: Sequence[CodeLine]) -> int:
         """How many of the frames still run; where a frame's line has changed, those inside it have returned."""
         for depth, (frame, line) in enumerate(zip(self.frames, lines, strict=False)):
             if frame.line is line:
                 continue
-            if not frame.line.is_beside(line) or (depth and frame.begins_again(lines, depth)):
+            if not frame.line.is_beside(line) or (depth and frame.begins_again(ahead, depth)):
                 return depth
             if frame.line.number != line.number:
                 return depth + 1
@@ -190,7 +192,9 @@ class References:
         for target, held in zip(statement.targets, self.assigned(frame, made), strict=True):
             name = target.replace("#", f"#{running.opened}.") if "#" in target else target
             kept = frame.variables.pop(name, ()) if name.endswith("[]") else ()  # each time another element
-            self.unbind(frame, name, last)
+            self.rebound |= self.owners(frame.variables.get(name, ())) - self.owners(held)
+            for dropped in (name, f"{name}[]"):  # with a list, its elements
+                self.unbind(frame, dropped, last)
             frame.variables[name] = (*kept, *held)
         self.bind_tuple(frame)
         return operands
@@ -258,10 +262,11 @@ class References:
             if len(values) == len(targets):
                 return [(value,) for value in values]
         second, products = tuple[str, ...](), 0
-        # The second target of `output, weights = attention(...)` gets the softmax, where the attention is spelled out.
+        # The second target of `output, weights = attention(...)` gets the softmax that a variable of it still holds.
         for place in range(self.last, running.first - 1, -1):
             products += self.nodes[place].operator.kind == "product"
-            second = tuple([x for x in self.results[place] if x in self.distributions])
+            weights = filter(self.distributions.__contains__, self.results[place])
+            second = tuple([x for x in weights if self.memory_of.get(x, x) not in self.rebound])
             if second or products > _AFTER_SOFTMAX:
                 break
         return [first, second, *[() for _ in targets[2:]]]
@@ -289,9 +294,9 @@ class References:
         A cache of keys and values starts empty; what is joined to it lives as long as the program.
         """
         read = self.reads[place]
-        if self.frames and self.frames[-1].running.statement.joins:
+        if self.frames and (joined := self.frames[-1].running.statement.joins):
             *callers, frame = self.frames
-            frame.kept.update(read)
+            frame.variables[f"{joined}[]"] = (*frame.variables.get(f"{joined}[]", ()), *read)
             given = callers[-1].running.statement.given[1:] if callers else ()
             is_longer = any(self.made.get(value, -1) < frame.entered for value in read)
             if is_longer and any(name and name not in callers[-1].variables for name in given):

@@ -44,7 +44,9 @@ def begun(line: CodeLine, own: str, place: int, part: int = 0, operands: Iterabl
 class Frame(Struct):
     """A running function."""
 
-    opening: Sequence[CodeLine]  # the line of its first call, and the line below it on the stack at that call
+    opening: Sequence[
+        CodeLine
+    ]  # the line of its first call, and the line below it on the stack at that call or the next
     entered: int  # position of its first call
     own: str  # the variable that holds the module
     line: CodeLine  # the line that runs

@@ -28,6 +28,7 @@ _LINE = re.compile(
     r'^[ \t]*File "([^"\n]{1,4096})", line (\d+), in (\S{1,256})\n[ \t]*([^\n]{0,4096})', re.MULTILINE
 )
 _OF_EXPORT = "/torch/_dynamo/"  # the folder of Dynamo, which calls the module while it traces a strict export
+_GENERATED = "<eval_with_key>"  # code of torch.fx, which deletes each variable after its last use
 _MOST_FRAMES = 200  # of one call; deeper frames are ignored
 _TOKEN = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|#.*|[][(){}]")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
@@ -97,7 +98,8 @@ def code_lines(python_stack: str, module_stack: str) -> tuple[CodeLine, ...]:
     modules = [path for path in map(_module, module_stack.split(";")) if path is not None] or [""]
     frames, forwards = _frames(python_stack)
     modules += modules[-1:] * max(forwards, default=0)
-    return tuple(map(_line, frames, map(modules.__getitem__, forwards)))
+    own = zip(frames, forwards, strict=True)
+    return tuple([_line(line, modules[count]) for line, count in own if not line[0].startswith(_GENERATED)])
 
 
 @lru_cache(maxsize=16_384)
@@ -138,7 +140,7 @@ class Statement(Struct, frozen=True):
     is_call: bool = False  # its value is that of one call
     returns: tuple[str, ...] | None = None  # the variables that a `return` of several results returns
     given: tuple[str, ...] = ()  # the operands of its first call that are variables, "" for others
-    joins: bool = False  # it joins the tensors of a list that a variable holds
+    joins: str = ""  # the variable whose tensors it joins
     called: frozenset[str] = frozenset()  # words of operators, and of modules: `.conv` of `self.conv`
     runs_last: tuple[str, ...] = ()  # words of what it runs last, "" for what a variable holds
     times: int = 0  # how often the statement spells that
@@ -264,6 +266,7 @@ def _simple(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     """The statements that run something; the head of a loop or condition stands for a body on later lines.
 
     Statements that only bind or keep a value run nothing: `a = b`, `f = lambda x: x + 1`, `n = x.shape[0]`, `y.append(x)`.
+    `y.append(f(x))` binds an element of `y`, as `y[i] = f(x)` does.
     """
     for tree in body:
         inner = getattr(tree, "body", None)
@@ -275,8 +278,9 @@ def _simple(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
                 _, ast.Name() | ast.Lambda() | ast.Attribute() | ast.Subscript(ast.Attribute(_, "shape"))
             ):
                 pass
-            case ast.Expr(ast.Call(ast.Attribute(_, "append"), [ast.Name()])):
-                pass
+            case ast.Expr(ast.Call(ast.Attribute(of, "append"), [element])):
+                if not isinstance(element, ast.Name):
+                    yield ast.Assign([ast.Subscript(of, ast.Name("_"))], element)
             case _:
                 yield tree
 
@@ -307,7 +311,7 @@ def _statement(tree: ast.stmt, own: str) -> Statement:
         is_call=isinstance(value, ast.Call),
         returns=tuple(returned) if isinstance(tree, ast.Return) else None,
         given=_given(_first_call(value)),
-        joins=any(any(_given(part)[:1]) for part in joined),
+        joins=next((given for part in joined for given in _given(part)[:1] if given), ""),
         called=frozenset(word for spelled in words.values() for word in spelled if word),
         runs_last=words[last],
         times=turns * (1 + len(alike) - len(numbers)),

@@ -37,6 +37,7 @@ Lying = Union[Layouts, ConcreteCall]  # values with their strides, whose sizes m
 _OF_ROWS = ("normalisation", "softmax", "pooling")  # kinds
 _MERGING = ("linear", "matmul")
 _OF_BLAS = frozenset({*_MERGING, "mm", "bmm", "addmm", "baddbmm"})
+_TURNS = ("turn_a", "turn_b", "transBatchA", "transBatchB")  # onnxruntime reads such operands as they lie
 OF_GROUPS = frozenset({"group_norm", "native_group_norm"})  # their gradients read the same copy
 _COPYING_AGAIN = frozenset({"layer_norm", "rms_norm", "max_pool", "avg_pool", "adaptive_max_pool"})
 _COPYING_ONCE = frozenset({"adaptive_avg_pool"})
@@ -62,11 +63,11 @@ def operand_copies(call: PricedCall, lie: Lying) -> Mapping[str, Copy]:
     operator = call.node.operator
     if operator.kind in _OF_ROWS and (names := call.tensors(lie.values)):
         return _of_rows(call, lie, names[0])
-    if operator.name not in _OF_BLAS:
+    arguments, found = call.node.arguments(), dict[str, Copy]()
+    if operator.name not in _OF_BLAS or any(map(arguments.get, _TURNS)):
         return {}
     names = call.tensors(lie.values)
     read = {names[place] for place in call.gradient.operands} if call.gradient is not None else set[str]()
-    arguments, found = call.node.arguments(), dict[str, Copy]()
     factors = [ref.name if isinstance(ref := arguments.get(name), Ref) else "" for name in ("a", "b")]
     for name, other in zip(factors, reversed(factors), strict=True):
         if name and (copy := _copied(name, other, lie, is_merged=operator.name in _MERGING)) is not None:

@@ -182,15 +182,6 @@ KIND = "random"
 pointwise("binomial", "rejected_number", operands="count prob")
 
 
-# Counter-based generators: the state is an operand.
-
-
-@rule("aten._sobol_engine_ff_", "aten._sobol_engine_scramble_", "aten._sobol_engine_initialize_state_")
-def sobol_engine_state(state: TensorType, *arguments: Value) -> Estimate:
-    """Bit mixing per element of the state."""
-    return Estimate((state,), vector_flops=state.numel, reads=(state, *tensors_of(arguments)), alias=True)
-
-
 # Dropout: training zeroes elements at random and scales the others; inference does nothing.
 
 KIND = "elementwise"

@@ -564,3 +564,15 @@ def test_a_wait_makes_no_memory() -> None:
 
     report = report_of(factory, {"dp": 2})
     assert report.memory_use[0].requested_peak == (1024 + 2 * 1024 + 1) * 4
+
+
+def test_a_norm_of_inputs_makes_no_gradient_of_them() -> None:
+    """The gradients of the first norm are 16 numbers of weight and bias; torch's function on fake tensors makes a third."""
+
+    def factory() -> Any:
+        return torch.nn.BatchNorm1d(8), torch.zeros(4, 8), None, lambda y: y.sum()
+
+    report = report_of(factory)
+    assert not [note.name for note in report.diagnostics]
+    (call,) = (row for row in report.rows if "norm_backward" in row.op)
+    assert sum(int(one.type.numel) for one in call.outputs) == 16

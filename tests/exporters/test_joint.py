@@ -76,3 +76,10 @@ def test_open_sizes_stay_open():
 def test_a_module_without_parameters():
     with pytest.raises(ModelError, match="joint: no result of the module depends on a parameter"):
         capture(torch.nn.ReLU(), (torch.randn(4),), joint=True)
+
+
+def test_torchs_own_code_holds_nothing_past_its_last_use() -> None:
+    """A joint program runs as torch.fx writes it: a variable is deleted where it is read last."""
+    joint = capture(Net(), (torch.randn(4, 3, 16, 16),), joint=True)
+    eager, graph = (analyze(joint, execution=way).totals.peak_bytes for way in ("eager", "graph"))
+    assert eager == graph

@@ -103,7 +103,7 @@ class _Rerun:
             kwargs = {**kwargs, "device": torch.device("meta")}
         if word == "_local_scalar_dense":
             return [None] * len(wanted)
-        results = gpu_results(func, func(*args, **kwargs))
+        results = gpu_results(func, args, func(*args, **kwargs))
         return written(func, args, kwargs) or ([] if results is None else tree_leaves(results))
 
     def written(self, word: str, func: Any, args: Any, kwargs: Any) -> list[Any]:

@@ -77,6 +77,22 @@ def test_a_softmax_to_another_type_converts_all_but_float16(
     assert [call.node.operator.kind for call in run.calls] == ["cast"] * is_converted + ["softmax"]
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "settings"),
+    [
+        ((3, 256, 128), (128, 3, 64), {"transBatchB": 1}),  # the batch of b stands behind its rows
+        ((256, 3, 128), (128, 3, 64), {"transBatchA": 1, "transBatchB": 1}),
+        ((3, 128, 256), (64, 128), {"transA": 1, "transB": 1}),
+    ],
+)
+def test_operands_that_a_product_turns_are_read_as_they_lie(
+    a: tuple[int, ...], b: tuple[int, ...], settings: dict[str, int]
+) -> None:
+    """Attentions that onnxruntime optimises read queries, keys and values so."""
+    (made,) = forward("com.microsoft.FusedMatMul.1", g(*a), g(*b), **settings)
+    assert (made.family, made.written_bytes) == ("matmul", 3 * 256 * 64 * 4)
+
+
 def test_the_gradient_of_a_prelu_is_summed_to_its_channels() -> None:
     """96 parameters for images 128 wide: the gradient in the shape of the images, and parts of 96 sums only."""
     images, parameters = g(4, 96, 128, 128, dtype=BFLOAT16), g(96, dtype=BFLOAT16)

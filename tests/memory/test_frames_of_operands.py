@@ -73,7 +73,59 @@ class Experts(Linears):
         return self.run(x)
 
 
-@pytest.mark.parametrize("module", [Unread(), Again(), Experts()], ids=lambda module: type(module).__name__)
+class Weighing(nn.Module):
+    """Returns no weights: their variable is bound again."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
+        score = x @ x.transpose(1, 2)
+        score = score.softmax(-1)
+        score = score @ x
+        return score, None
+
+
+class Unweighed(Linears):
+    """The second variable of an attention's results holds nothing while the next module runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.mlp = Weighing(), nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.Tanh())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, _weights = self.attention(x)
+        return self.mlp(y)
+
+
+class Parts(nn.Module):
+    """A list that its variable no longer holds once it is joined. Each turn of the loop calls another module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Linear(WIDTH // 4, WIDTH) for _ in range(4))
+        self.up = nn.Sequential(nn.Linear(4 * WIDTH, 8 * WIDTH), nn.Tanh(), nn.Linear(8 * WIDTH, WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = []
+        for place in range(4):
+            found.append(self.tables[place](x[..., 16 * place : 16 * place + 16]))
+        found = torch.cat(found, -1)  # type: ignore[assignment]
+        return self.up(found)
+
+
+class Joining(Linears):
+    """The operand that it gives the module is no list that the module joins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = Parts()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.parts(x)
+        return self.up(y)
+
+
+@pytest.mark.parametrize(
+    "module", [Unread(), Again(), Experts(), Unweighed(), Joining()], ids=lambda module: type(module).__name__
+)
 def test_the_peak_is_that_of_the_module_run_eagerly(module: nn.Module) -> None:
     x = torch.randn(8, 16, WIDTH)
     report = graphflops.analyze(torch.export.export(module, (x,)), execution="eager")
