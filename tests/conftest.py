@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,10 @@ def pytest_collection_finish() -> None:
 
     An export makes many objects that refer to one another: Python would look through them each time that 700 are added.
     """
+    if "torch" in sys.modules:
+        from tests.torch_tables import look_through_operators_once
+
+        look_through_operators_once()
     gc.freeze()
     gc.set_threshold(100_000)
 

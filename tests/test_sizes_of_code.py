@@ -6,6 +6,7 @@ Excepted are the GPU kernels in Triton: a kernel cannot be split without changin
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,14 @@ MOST_LINES_OF_A_FILE, MOST_LINES_OF_A_FUNCTION = 400, 40
 KERNEL = "triton.jit"
 
 
-def functions(file: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    tree = ast.parse((PACKAGE / file).read_text())
-    return [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-
-
-def is_kernel(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return KERNEL in [ast.unparse(decorator) for decorator in function.decorator_list]
+@cache
+def functions(file: str) -> list[tuple[str, int, bool]]:
+    """Of each function: its name, its lines, and whether it is a kernel."""
+    return [
+        (node.name, node.end_lineno - node.lineno + 1, KERNEL in map(ast.unparse, node.decorator_list))
+        for node in ast.walk(ast.parse((PACKAGE / file).read_text()))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
 
 
 def test_files_are_short():
@@ -35,15 +37,16 @@ def test_files_are_short():
 
 @pytest.mark.parametrize("file", FILES)
 def test_functions_are_short(file):
-    lengths = {
-        node.name: node.end_lineno - node.lineno + 1 for node in functions(file) if not is_kernel(node)
+    long = {
+        name: lines
+        for name, lines, is_kernel in functions(file)
+        if lines > MOST_LINES_OF_A_FUNCTION and not is_kernel
     }
-    long = {name: lines for name, lines in lengths.items() if lines > MOST_LINES_OF_A_FUNCTION}
     assert not long, f"split these functions, which are longer than {MOST_LINES_OF_A_FUNCTION} lines"
 
 
 def test_only_the_kernels_of_attention_are_excepted():
-    files = {file for file in FILES for node in functions(file) if is_kernel(node)}
+    files = {file for file in FILES for *_, is_kernel in functions(file) if is_kernel}
     assert files <= {file for file in FILES if file.startswith("runtime/flex/")}
 
 

@@ -104,14 +104,12 @@ def fits(
     reading = {name: options.pop(name) for name in _READING if name in options}
     try:
         program = opened(model, **reading)
-    except FileError:
-        # Sizes, names and steps of training are those of one program.
+    except FileError:  # sizes, names and steps of training are those of one program
         if step or vary or any({**options, **reading, "execution": None}.values()):
             raise
         run = partial(fits, device=device, memory=memory, all_devices=all_devices, **options)
         return _worse(dict(zip(("decode", "prefill"), map(run, phases(model)), strict=True)))
     saved = program if isinstance(program, Report) else None
-
     report_of = partial(analyze, program, device=device or _REFERENCE, times=False, **options)
     report = saved or report_of(training=step or False, times=True)
     if not report.memory_use:

@@ -18,13 +18,14 @@ from hypothesis import given, settings, strategies as st
 from graphflops.analysis import analyze
 from graphflops.attention.affine import AffineDomain
 from graphflops.attention.arrays import ArrayDomain
+from graphflops.attention.attention_use import AttentionUse
 from graphflops.attention.conditions import COLUMN, ROW, Cases, Residue, SameBlock
 from graphflops.attention.elementwise import Interval, point
 from graphflops.attention.index_propagation import Propagation
 from graphflops.attention.piecewise import as_truth
 from graphflops.attention.scopes import GraphScopes
 from graphflops.dims import evaluate
-from graphflops.graph import Graph, Ref
+from graphflops.graph import Ref
 from tests.attention.mask_expressions import (
     KEYS,
     LONGEST,
@@ -87,8 +88,7 @@ def pairs(expression: Expression, queries: int, keys: int) -> Any:
     return np.array([[bool(evaluated(expression, i, j)) for j in range(keys)] for i in range(queries)])
 
 
-def visible(graph: Graph, bound: dict[str, int]) -> int:
-    (use,) = analyze(graph).attentions
+def visible(use: AttentionUse, bound: dict[str, int]) -> int:
     flops = evaluate(use.flops - use.masked_flops, bound)
     assert flops is not None
     assert flops % PAIR == 0
@@ -100,8 +100,8 @@ def check_counts(expression: Expression, queries: int, keys: int) -> None:
     expected = int(pairs(expression, queries, keys).sum())
     for spelling in SPELLINGS:
         if can_render(expression, spelling):
-            graph = rendered(expression, queries, keys, spelling, BLOCK)
-            assert visible(graph, {}) == expected, spelling
+            (use,) = analyze(rendered(expression, queries, keys, spelling, BLOCK)).attentions
+            assert visible(use, {}) == expected, spelling
 
 
 def check_blocks(expression: Expression, queries: int, keys: int) -> None:
@@ -119,14 +119,14 @@ def check_blocks(expression: Expression, queries: int, keys: int) -> None:
 
 def check_lengths(expression: Expression, sizes: list[tuple[int, int]]) -> None:
     """Of lengths bound afterwards: one count in every spelling, exact where no diagnostic doubts it, else an upper bound."""
-    graphs = [
-        rendered(expression, QUERIES, KEYS, spelling, BLOCK)
+    reports = {
+        spelling: analyze(rendered(expression, QUERIES, KEYS, spelling, BLOCK))
         for spelling in SPELLINGS
         if spelling != "stored" and can_render(expression, spelling)
-    ]
-    is_exact = not analyze(rendered(expression, QUERIES, KEYS, "mask", BLOCK)).diagnostics
+    }
+    is_exact = not reports["mask"].diagnostics
     for queries, keys in sizes:
-        counts = {visible(graph, {"q": queries, "k": keys}) for graph in graphs}
+        counts = {visible(*report.attentions, {"q": queries, "k": keys}) for report in reports.values()}
         assert len(counts) == 1
         found = counts.pop()
         expected = int(pairs(expression, queries, keys).sum())

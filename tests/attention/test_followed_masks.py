@@ -15,6 +15,7 @@ from graphflops import cli
 from graphflops.analysis import analyze
 from graphflops.dims import evaluate
 from graphflops.errors import ModelError
+from tests.torch_tables import onnx_export
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -403,7 +404,7 @@ def test_stored_masks_in_onnx(dynamo: bool, tmp_path: Path) -> None:
     for spelling in ("operator", "chosen"):
         path = str(tmp_path / f"{spelling}.onnx")
         kwargs: dict[str, Any] = {"external_data": False} if dynamo else {}
-        torch.onnx.export(Stored(mask, spelling), operands(), path, dynamo=dynamo, verbose=False, **kwargs)
+        onnx_export(Stored(mask, spelling), operands(), path, dynamo=dynamo, verbose=False, **kwargs)
         report = analyze(path)
         assert masked(report) == hidden(mask[..., KEYS - QUERIES : KEYS, :KEYS]) * PAIR
         assert report.attentions[0].mask == "constant"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -13,9 +14,10 @@ from graphflops.render.diff.texts import VISIBLE, cause_words
 from tests.compare.programs import BATCH, SHAPE, decoder, report
 from tests.render.reports import decoder as made_decoder
 
-LAYERS = 16
+LAYERS = 11  # so that numbers have two digits
 
 
+@cache
 def of(**sizes: int):
     return report(decoder(layers=LAYERS, **sizes))
 
@@ -30,19 +32,19 @@ def words(base, **sizes: int) -> list[str]:
 
 
 def test_a_wider_layer_is_one_line(base) -> None:
-    assert words(base, inner=96) == [f"blocks.0-15.mlp (x16): {SHAPE.inner} → 96 wide in up, down, act"]
+    assert words(base, inner=96) == [f"blocks.0-10.mlp (x11): {SHAPE.inner} → 96 wide in up, down, act"]
 
 
 def test_fewer_heads_and_their_products_are_one_line(base) -> None:
     assert words(base, kv_heads=2) == [
-        "blocks.0-15.attention (x16): key and value heads 4 → 2, 32 → 16 wide in k, v"
+        "blocks.0-10.attention (x11): key and value heads 4 → 2, 32 → 16 wide in k, v"
     ]
 
 
 def test_two_changes_are_two_lines_and_sum_to_the_total(base) -> None:
     comparison = compared(base, of(inner=96, vocabulary=128))
     assert [cause_words(cause) for cause in comparison.causes] == [
-        "blocks.0-15.mlp (x16): 64 → 96 wide in up, down, act",
+        "blocks.0-10.mlp (x11): 64 → 96 wide in up, down, act",
         "head, embedding: 96 → 128 rows",
     ]
     deltas = [cause.figures["matrix_flops"].delta for cause in comparison.causes]

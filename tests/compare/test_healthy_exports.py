@@ -14,6 +14,7 @@ from torch.export import Dim  # noqa: E402
 
 from graphflops.comparison.models import compare  # noqa: E402
 from tests.oracle.export_models import quiet  # noqa: E402
+from tests.torch_tables import onnx_export  # noqa: E402
 
 
 class Named(nn.Sequential):
@@ -203,7 +204,7 @@ def test_no_alarm(name, tmp_path):
     with quiet(), torch.no_grad():
         program = torch.export.export(model, (torch.rand(shape),), dynamic_shapes=axes and (axes,))
         torch.export.save(program, tmp_path / "a.pt2")
-        torch.onnx.export(program, None, tmp_path / "a.onnx", dynamo=True, optimize=name != "split")
+        onnx_export(program, None, tmp_path / "a.onnx", dynamo=True, optimize=name != "split")
     found = compare(tmp_path / "a.pt2", tmp_path / "a.onnx")
     assert found.same, found.ledger
     told = {entry.kind: entry.names for entry in found.ledger}
@@ -230,7 +231,7 @@ def test_an_optimized_export_keeps_the_work_and_faults_in_it_are_found(tmp_path)
     with quiet(), torch.no_grad():
         program = torch.export.export(model, (torch.rand(SEQUENCE),))
         torch.export.save(program, tmp_path / "a.pt2")
-        torch.onnx.export(program, None, tmp_path / "a.onnx", dynamo=True)
+        onnx_export(program, None, tmp_path / "a.onnx", dynamo=True)
     optimized(tmp_path / "a.onnx", tmp_path / "b.onnx")
     found = compare(tmp_path / "a.pt2", tmp_path / "b.onnx")
     assert found.same, found.ledger
@@ -266,7 +267,7 @@ def test_the_export_of_a_module_around_the_program_has_the_same_parameters(depth
         for name, module in (("inner", model), ("outer", around)):
             program = torch.export.export(module, (torch.rand(SEQUENCE),))
             torch.export.save(program, tmp_path / f"{name}.pt2")
-            torch.onnx.export(program, None, tmp_path / f"{name}.onnx", dynamo=True)
+            onnx_export(program, None, tmp_path / f"{name}.onnx", dynamo=True)
     optimized(tmp_path / "outer.onnx", tmp_path / "optimized.onnx")
     damaged = onnx.load(tmp_path / "optimized.onnx")
     dropped_bias(damaged)

@@ -268,12 +268,12 @@ def test_a_loop_of_very_many_turns(turns, expected, write):
 
 
 def test_a_long_chain(write):
-    count = 100_000
+    count = 40_000
     nodes = [node("Relu", [f"v{i}"], [f"v{i + 1}"]) for i in range(count)]
     path = write(model(nodes, [value("v0")], [value(f"v{count}")]))
     began = time.process_time()
     report = analyze(path)
-    assert time.process_time() - began < 60
+    assert time.process_time() - began < 20
     assert report.coverage.counted == count
 
 

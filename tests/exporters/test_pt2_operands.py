@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from graphflops.derived.items import items
 from graphflops.exporters import load
 from graphflops.graph import Ref
 from graphflops.ops.operator import arranged, orders
+from tests.children import finished
 from tests.exporters.build import call, graph, meta, program, refused, save, tensor
 
 COLUMN, ROW = tensor("column"), tensor("row")
@@ -86,8 +85,7 @@ def test_the_order_of_the_table() -> None:
 def test_the_table_has_the_operators_of_the_installed_torch() -> None:
     """In a process of its own: others register operators too. If it fails: python -m tests.oracle.operator_arguments."""
     told = "from tests.oracle.operator_arguments import missing; print(missing())"
-    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
-    assert done.stdout == "{}\n"
+    assert finished(told).stdout == "{}\n"
 
 
 def test_a_gather_without_operands(tmp_path: Path) -> None:

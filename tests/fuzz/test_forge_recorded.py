@@ -18,16 +18,22 @@ TRIES, SEED = 3, 15  # of each change, on steps in turn
 BAD = ("defect", "silent", "passes", "impossible")
 
 
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Judge:
+    """One for all: it knows what the honest steps cost."""
+    return Judge(tmp_path_factory.mktemp("steps"))
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_an_honest_step_costs_what_torch_runs(name: str, tmp_path: Path) -> None:
-    ours, path = Judge(tmp_path).of_honest(name), tmp_path / "rerun.recorded"
+def test_an_honest_step_costs_what_torch_runs(name: str, judge: Judge, tmp_path: Path) -> None:
+    ours, path = judge.of_honest(name), tmp_path / "rerun.recorded"
     path.write_bytes(packed(rerun(honest(name))))
     assert figures(path, "--strict") == ("exit 0", ours)
 
 
 @pytest.mark.parametrize("name", [*CHANGES, "damage"])
-def test_no_forged_step_passes(name: str, tmp_path: Path) -> None:
-    judge, found = Judge(tmp_path), []
+def test_no_forged_step_passes(name: str, judge: Judge) -> None:
+    found = []
     for place in range(TRIES):
         base = [*NAMES][(place * 4 + len(name)) % len(NAMES)]
         if (one := forged(base, name, Random(f"{SEED} {name} {place}"))) is not None:

@@ -25,6 +25,7 @@ from tests.oracle.export_networks import (
     WaveNet,
     Windows,
 )
+from tests.torch_tables import onnx_export
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -608,7 +609,7 @@ def export(name: str, folder: Path, *kinds: str) -> dict[str, Path]:
         torch.export.save(torch.export.export(model, example, dynamic_shapes=shapes), files["pt2"])
         if "dynamo" in wanted or "quantized" in wanted:
             path = folder / f"{name}.dynamo.onnx"
-            torch.onnx.export(model, example, path, dynamo=True, dynamic_shapes=shapes, external_data=False)
+            onnx_export(model, example, path, dynamo=True, dynamic_shapes=shapes, external_data=False)
         if "torchscript" in wanted:
             _by_torchscript(model, example, entry, files["torchscript"])
         if "quantized" in wanted:

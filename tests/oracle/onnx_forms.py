@@ -16,6 +16,7 @@ import onnxruntime
 import torch
 
 from tests.oracle.models import OutOfTimeError
+from tests.torch_tables import onnx_export
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +37,7 @@ class Form:
 def dynamo(program: torch.export.ExportedProgram, names: Sequence[str]) -> onnx.ModelProto:
     """By the exporter that starts from an exported program."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        made = torch.onnx.export(program, dynamo=True, input_names=list(names), verbose=False)
+        made = onnx_export(program, dynamo=True, input_names=list(names), verbose=False)
     assert made is not None
     model: onnx.ModelProto = made.model_proto
     return model
