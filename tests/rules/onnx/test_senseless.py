@@ -352,6 +352,18 @@ def test_calls_over_which_onnx_ends_the_process(call) -> None:
         ("int64[2] a, int64 b", "Range(a, b, b)", "[2], [], []"),
         ("float[4] a", "Multinomial(a)", "do not fit one another: [4]"),
         ("float[4] a", "LRN<size = 3>(a)", "do not fit one another: [4]"),
+        ("float[2, 3, 4] a, float[4, 5] b", "Gemm(a, b)", "do not fit one another: [2, 3, 4], [4, 5]"),
+        (
+            "float[9, 4] a, float[1, 2, 9] b",
+            "NonMaxSuppression(a, b)",
+            "do not fit one another: [9, 4], [1, 2, 9]",
+        ),
+        (
+            "float[1, 9, 1, 1] a, int64 b, float[8] c",
+            "STFT(a, b, c)",
+            "do not fit one another: [1, 9, 1, 1], [], [8]",
+        ),
+        ("float a, int64[2] b", "Gather(a, b)", "do not fit one another: [], [2]"),
         ("float a", "ReduceSum(a, b) b = Constant<value_ints = [0]>()", "a number has no axis"),
         (
             "float[5, 3, 4] a",
