@@ -146,6 +146,9 @@ def matmul_nbits(of: Operands) -> Estimate:
     told = f"for {N} features in {blocks} blocks"
     meet(of.weight.nbytes, stated, f"a weight {of.weight} {told} of {block_size}")
     meet(of.scales.numel, N * blocks, f"scales {of.scales} {told}")
+    if of.zero_points is not None:
+        each = blocks if of.zero_points.dtype.is_floating else -(-blocks * bits // 8)
+        meet(of.zero_points.numel, N * each, f"zero points {of.zero_points} {told}")
     product = by_weight(of.x, K, N, DEQUANTIZE, *of.but("x bias"), bias=of.bias)
     return narrowed(of.x, product, INT8) if of.accuracy_level == INT8_ACTIVATIONS else product
 
