@@ -179,6 +179,7 @@ SHAPED: list[tuple[str, tuple[Any, ...]]] = [
     ("index_fill.int_Tensor", (X, 1, POSITIONS(3), torch.tensor(1.0))),
     *(("slice.Tensor", (X, 0, 0, 4, step)) for step in (2, 0, -1)),
     *(("chunk.default", (X, count)) for count in (3, 0, -1)),
+    *(("as_strided.default", (X, [2, 2], [6, step])) for step in (1, 0, -1)),
     *(
         (op, (ONES(3, 4), ONES(b).to(dtype)))
         for op, b in (("mm.default", (4, 2)), ("linear.default", (2, 4)), ("mv.default", (4,)))

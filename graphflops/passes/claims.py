@@ -7,6 +7,7 @@ it records, and for every bound that it records of one.
 import math
 from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import product
 
 from graphflops.cost import Value
 from graphflops.dims import Dim, Expr, arguments, differ, dim_min, evaluate, evaluate_all, same, symbol
@@ -90,25 +91,22 @@ class Claims:
         """Other sizes than the examples at which the program runs too: its guards and assertions hold. If the file lists all
         guards, nothing else ties sizes to one another, or to numbers that divide them.
         """
-        graph, axes = self._graph, open_sizes(self._graph).axes
+        graph, axes, symbols = self._graph, open_sizes(self._graph).axes, self._symbols
         checks = [name for node in graph.nodes if node.operator.name == "check" for name in node.reads()]
         told = (*graph.guards.values(), *map(graph.types.get, checks))
-        conditions = [x for x in dict.fromkeys(told) if isinstance(x, Expr)]
-        steps = ((0, 0), (1, 0), (-1, 0), (1, 1), (-1, 1)) if graph.lists_guards else ((0, 0),)
-        tried = [self._moved(factor, *step) for factor in _FACTORS for step in steps]
-        known = [{**sizes, **known_sizes(axes, sizes)} for sizes in tried]
-        return [sizes for sizes in known if all(evaluate(each, sizes) != 0 for each in conditions)]
-
-    def _moved(self, factor: int, step: int, more: int) -> dict[str, int]:
-        """The examples times a factor, which grows from the first symbol to the last (step 1) or the other way (-1), and
-        `more`; the least sizes for those that cannot be so large.
-        """
-        sizes = {}
-        for place, (name, example) in enumerate([*self._examples.items()][:: step or 1]):
-            entry, moved = self._symbols.get(name), example * (factor + place * abs(step)) + more
-            is_large = entry is not None and entry.maximum is not None and moved > entry.maximum
-            sizes[name] = (entry.minimum or example) if is_large and entry else moved
-        return sizes
+        names = [name for name, entry in symbols.items() if entry.where and name in self._examples]
+        # Multiples of the examples: by one factor, by factors that grow or fall from symbol to symbol, and 1 more.
+        ways = ((0, 0), (1, 0), (-1, 0), (1, 1), (-1, 1)) if graph.lists_guards else ((0, 0),)
+        found = []
+        for factor, (step, more) in product(_FACTORS, ways):
+            sizes = dict(self._examples)
+            for place, name in enumerate(names):
+                moved, most = sizes[name] * (factor + place * step % len(names)) + more, symbols[name].maximum
+                sizes[name] = moved if most is None or moved <= most else symbols[name].minimum or 0
+            sizes |= known_sizes(axes, sizes)
+            if all(evaluate(x, sizes) != 0 for x in dict.fromkeys(told) if isinstance(x, Expr)):
+                found.append(sizes)
+        return found
 
     def _is_as_large(self, ours: Expr, recorded: Dim) -> bool:
         """Whether a data-dependent size has a name of its own, as for `x[:n]`: given, open, or as large as possible."""

@@ -33,7 +33,6 @@ def slice_(
 ) -> Estimate:
     """A range of an axis."""
     place = axis_of(dim, x.rank)
-    require(not at_least(0, step), f"a slice by steps of {step}")
     out = x.view(replaced(x.shape, place, kept_by_slice(x.shape[place], start, end, step)))
     literal = not any(isinstance(bound, Expr) for bound in (start, end, step))
     if place == 0 and literal and isinstance(x.value, tuple):
@@ -99,7 +98,6 @@ def split_with_sizes(x: TensorType, split_sizes: Sequence[Dim], dim: int = 0) ->
 def chunk(x: TensorType, chunks: int, dim: int = 0) -> Estimate:
     """At most `chunks` equal pieces; exactly that many if the size is unknown."""
     size = x.shape[axis_of(dim, x.rank)]
-    require(not at_least(0, chunks), f"{chunks} pieces")
     step = ceil_div(size, chunks)
     count = ceil_div(size, step) if isinstance(step, int) and step and isinstance(size, int) else chunks
     return pieces(x, in_steps(size, step, count), dim)

@@ -200,12 +200,6 @@ def channel_shuffle(x: TensorType, groups: Dim) -> Estimate:
     return copied(x)
 
 
-@rule("aten.tril", "aten.triu")
-def triangle(x: TensorType) -> Estimate:
-    """A copy, zero on one side of a diagonal."""
-    return copied(x)
-
-
 @rule("aten.diag_embed")
 def diag_embed(x: TensorType, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Estimate:
     """The last axis on the diagonal of two new axes, zeros elsewhere."""

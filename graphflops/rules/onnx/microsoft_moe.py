@@ -139,7 +139,6 @@ def narrowed(x: TensorType, product: Estimate, dtype: DType) -> Estimate:
 def matmul_nbits(of: Operands) -> Estimate:
     """Three operations dequantize each weight; the default zero point is the middle of the range."""
     K, N, block_size, bits = of.K, of.N, of.block_size, of.bits
-    require(bits in (2, 4, 8), f"a weight of {bits} bits")
     require(block_size >= 16 and block_size & (block_size - 1) == 0, f"blocks of {block_size} weights")
     blocks = -(-K // block_size)
     stated = N * blocks * (block_size * bits // 8)  # bytes

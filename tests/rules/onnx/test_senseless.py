@@ -135,7 +135,7 @@ def test_a_scale_tells_an_open_size() -> None:
         ("N = 8", "for 8 features in 1 blocks of 32"),
         ("block_size = 16", "scales float32[16] for 16 features in 2 blocks"),
         ("block_size = 20", "blocks of 20 weights"),
-        ("bits = 3", "a weight of 3 bits"),
+        ("bits = 3", "bits of com.microsoft.MatMulNBits.1 is one of 2, 4, 8, not 3"),
         ("bits = 8", "for 16 features in 1 blocks of 32"),
     ],
 )
