@@ -20,6 +20,7 @@ from graphflops.report.contradictions import diagnostic
 from graphflops.tensor import BOOL, OptionalType, SequenceType, TensorType, UnknownType, sizes_in
 
 _FACTORS = 2, 3, 5  # by which examples are multiplied
+_MOST_CONDITIONS = 1000  # that are tried at other sizes
 _EVEN = 12  # sizes without an example are tried at its multiples, so that halves and thirds are whole
 # Comparisons which say that the first operand is at most the second, and by how much it is less.
 _AT_MOST = {"eq": 0, "le": 0, "lt": 1}
@@ -82,9 +83,9 @@ class Claims:
             now, then = evaluate_all((ours, recorded), made_up)
         if now is None or then is None or now != then:
             return None not in (now, then)
-        others = [evaluate_all((ours, recorded), sizes) for sizes in self._elsewhere if elsewhere]
-        found = [None not in sizes and sizes[0] != sizes[1] for sizes in others]
-        return any(found) if self._graph.lists_guards else bool(found) and all(found)
+        others = (evaluate_all((ours, recorded), sizes) for sizes in self._elsewhere if elsewhere)
+        found = (None not in sizes and sizes[0] != sizes[1] for sizes in others)
+        return any(found) if self._graph.lists_guards else next(found, False) and all(found)
 
     @cached_property
     def _elsewhere(self) -> list[dict[str, int]]:
@@ -93,18 +94,18 @@ class Claims:
         """
         graph, axes, symbols = self._graph, open_sizes(self._graph).axes, self._symbols
         checks = [name for node in graph.nodes if node.operator.name == "check" for name in node.reads()]
-        told = (*graph.guards.values(), *map(graph.types.get, checks))
+        told = {*graph.guards.values(), *map(graph.types.get, checks)}
         names = [name for name, entry in symbols.items() if entry.where and name in self._examples]
         # Multiples of the examples: by one factor, by factors that grow or fall from symbol to symbol, and 1 more.
         ways = ((0, 0), (1, 0), (-1, 0), (1, 1), (-1, 1)) if graph.lists_guards else ((0, 0),)
         found = []
-        for factor, (step, more) in product(_FACTORS, ways):
+        for factor, (step, more) in product(_FACTORS, ways) if len(told) <= _MOST_CONDITIONS else ():
             sizes = dict(self._examples)
             for place, name in enumerate(names):
                 moved, most = sizes[name] * (factor + place * step % len(names)) + more, symbols[name].maximum
                 sizes[name] = moved if most is None or moved <= most else symbols[name].minimum or 0
             sizes |= known_sizes(axes, sizes)
-            if all(evaluate(x, sizes) != 0 for x in dict.fromkeys(told) if isinstance(x, Expr)):
+            if all(evaluate(x, sizes) != 0 for x in told if isinstance(x, Expr)):
                 found.append(sizes)
         return found
 
