@@ -264,6 +264,7 @@ class Graph(Record, frozen=True, eq=False, dict=True):
     eager: EagerRun | None = None  # what an eager run of its module held, where the file records it
     step: Step | None = None  # what the recording of a step holds
     guards: Mapping[str, Dim] = field(default_factory=dict)  # conditions on input axes by text: `x[1] == 12`
+    lists_guards: bool = False  # whether these are all
 
     def __repr__(self) -> str:
         name = self.name or self.origin.path or "program"

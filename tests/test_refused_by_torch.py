@@ -114,6 +114,28 @@ SHAPED: list[tuple[str, tuple[Any, ...]]] = [
         for sizes in STATISTICS[:-1]
     ),
     *(("linear.default", (ONES(2, 4), ONES(5, 4), ONES(bias))) for bias in ((5,), (1,), (4,), (), (3, 5))),
+    *(
+        ("linear.default", (ONES(x), ONES(5, 4), ONES(bias)))
+        for x in ((4,), (2, 3, 4))
+        for bias in ((1, 5), (2, 5), (6, 5), (7, 5))
+    ),
+    *(
+        (f"{op}.default", (ONES(a), ONES(b)))
+        for op in ("linalg_cross", "cross")
+        for a in ((3,), (4, 3), (1, 3))
+        for b in ((3,), (4, 3), (1,))
+    ),
+    *(
+        ("linalg_lstsq.default", (torch.eye(4, 3).expand(*batch, 4, 3), ONES(b)))
+        for batch in ((), (2,), (1,))
+        for b in ((4,), (3,), (4, 2), (3, 2), (2, 4), (2, 4, 1), (5, 4, 2))
+    ),
+    *(
+        ("ctc_loss.IntList", (ONES(log_probs), POSITIONS(targets), [5] * count, [3] * count))
+        for log_probs in ((5, 2, 4), (5, 4), (5, 1, 4))
+        for targets in ((2, 3), (6,), (3,), (1, 3), ())
+        for count in (1, 2)
+    ),
     *(("mm.default", (ONES(a), ONES(4, 2))) for a in ((3, 4), (1, 3, 4), (4,))),
     *(("bmm.default", (ONES(2, 3, 4), ONES(b))) for b in ((2, 4, 5), (4, 5), (1, 4, 5))),
     *(("dot.default", (ONES(4), ONES(b))) for b in ((4,), (4, 1))),
@@ -157,6 +179,7 @@ SHAPED: list[tuple[str, tuple[Any, ...]]] = [
     ("index_fill.int_Tensor", (X, 1, POSITIONS(3), torch.tensor(1.0))),
     *(("slice.Tensor", (X, 0, 0, 4, step)) for step in (2, 0, -1)),
     *(("chunk.default", (X, count)) for count in (3, 0, -1)),
+    *(("as_strided.default", (X, [2, 2], [6, step])) for step in (1, 0, -1)),
     *(
         (op, (ONES(3, 4), ONES(b).to(dtype)))
         for op, b in (("mm.default", (4, 2)), ("linear.default", (2, 4)), ("mv.default", (4,)))
@@ -214,6 +237,15 @@ SHAPED: list[tuple[str, tuple[Any, ...]]] = [
         for op in ("diag", "corrcoef", "combinations")
         for sizes in ((3,), (3, 3), (2, 3, 3))
     ),
+    *(
+        (f"{op}.default", (ONES(sizes),))
+        for op in ("diff", "trace", "triu")
+        for sizes in ((), (3,), (3, 3), (2, 3, 3))
+    ),
+    *(("select.int", (ONES(sizes), 0, 0)) for sizes in ((), (3,))),
+    *(("embedding.default", (ONES(table), POSITIONS(2))) for table in ((3,), (3, 4), (3, 4, 5))),
+    *(("im2col.default", (ONES(1, 3, 8, 8)[place], [2, 2], [1, 1], [0, 0], [1, 1])) for place in (..., 0, (0, 0))),
+    *(("fill.Tensor", (ONES(2), ONES(value))) for value in ((), (1,), (2,))),
     ("flip.default", (X,)),
     ("avg_pool3d.default", (ONES(1, 2, 4, 4, 4),)),
     ("permute.default", (X,)),

@@ -39,8 +39,7 @@ def graph_of(decoded: schema.ExportedProgram, tables: Tables, origin: Origin) ->
         if out.role == "mutation" and any(differ(one, 1) and differ(one, other) for one, other in pairs):
             program.note("GF102", "", f"{shown(out.target)} of {old} cannot be written with {new}")
     nodes, inputs = with_parts(nodes, inputs, outputs, scope.types)
-    if shared is None:
-        inputs = with_aliases(inputs, nodes, scope.types)
+    inputs = with_aliases(inputs, nodes, scope.types) if shared is None else inputs
     ranges = {name: (r.min_val, r.max_val) for name, r in decoded.range_constraints.items()}
     symbols = program.types.symbols(ranges, inputs, scope.types)
     for text in program.types.contradictions(symbols):
@@ -56,6 +55,7 @@ def graph_of(decoded: schema.ExportedProgram, tables: Tables, origin: Origin) ->
         contents=tables.contents(),
         orders=program.types.orders,
         guards=guards_of(decoded.guards_code or (), inputs),
+        lists_guards=decoded.guards_code is not None,
         notes=tuple(program.notes),
     )
 

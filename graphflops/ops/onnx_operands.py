@@ -160,10 +160,17 @@ def broken(op: str, operands: Sequence[object], attributes: Iterable[tuple[str, 
     return next(filter(None, _faults(op, operands, dict(attributes))), "")
 
 
+_PAST = {"com.microsoft.GroupQueryAttention": 3, "com.microsoft.MultiHeadAttention": 6}  # place of past keys
+
+
 def _faults(op: str, operands: Sequence[object], attributes: Mapping[str, object]) -> Iterator[str]:
     """What onnxruntime 1.32 refuses in attributes and stored numbers; "" where a condition is kept."""
-    x, integers = _tensor(operands, 0), partial(_integers, operands, attributes)
-    match operator(op).base.removeprefix("onnx."):
+    x, integers, base = _tensor(operands, 0), partial(_integers, operands, attributes), operator(op).base
+    if (place := _PAST.get(base)) and (_tensor(operands, place) is None) != (
+        _tensor(operands, place + 1) is None
+    ):
+        yield "past keys and past values are not given together"
+    match base.removeprefix("onnx."):
         case "Pad" | "Slice":
             yield _twice(integers(3), x)
         case "Unsqueeze":

@@ -6,17 +6,21 @@ it records, and for every bound that it records of one.
 
 import math
 from collections.abc import Container, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import product
 
 from graphflops.cost import Value
-from graphflops.dims import Dim, Expr, arguments, differ, dim_min, evaluate_all, same, symbol
+from graphflops.dims import Dim, Expr, arguments, differ, dim_min, evaluate, evaluate_all, same, symbol
 from graphflops.errors import shown
 from graphflops.exporters.types import STORED
 from graphflops.graph import Graph, Node, Ref
-from graphflops.passes.bind import Binding
+from graphflops.passes.bind import Binding, known_sizes, open_sizes
 from graphflops.report import Diagnostic
 from graphflops.report.contradictions import diagnostic
 from graphflops.tensor import BOOL, OptionalType, SequenceType, TensorType, UnknownType, sizes_in
 
+_FACTORS = 2, 3, 5  # by which examples are multiplied
+_MOST_CONDITIONS = 1000  # that are tried at other sizes
 _EVEN = 12  # sizes without an example are tried at its multiples, so that halves and thirds are whole
 # Comparisons which say that the first operand is at most the second, and by how much it is less.
 _AT_MOST = {"eq": 0, "le": 0, "lt": 1}
@@ -26,7 +30,7 @@ class Claims:
     """Compares recorded values with derived ones."""
 
     def __init__(self, graph: Graph, binding: Binding) -> None:
-        self._symbols = graph.symbols
+        self._graph, self._symbols = graph, graph.symbols
         self._binding = binding
         self._examples = {**binding.examples, **binding.given}
         least = {name: -(-(entry.minimum or 0) // _EVEN) for name, entry in graph.symbols.items()}
@@ -46,11 +50,12 @@ class Claims:
             # NaN: no example.
             return recorded is not None and not isinstance(recorded, bool) and recorded == recorded
         if isinstance(ours, (int, float, Expr)) and isinstance(recorded, (int, float, Expr)):
-            return self._differ(ours, recorded)
+            # A number may be computed from floats, which are recorded at the examples alone.
+            return self._differ(ours, recorded, elsewhere=isinstance(ours, Expr))
         return False
 
-    def _differ(self, ours: Dim | float, recorded: Dim | float) -> bool:
-        """Whether two numbers differ, provably or at the examples."""
+    def _differ(self, ours: Dim | float, recorded: Dim | float, elsewhere: bool = True) -> bool:
+        """Whether two numbers differ: provably, at the examples, or elsewhere."""
         if isinstance(ours, float) or isinstance(recorded, float):
             numbers = [x for x in (ours, recorded) if isinstance(x, (int, float)) and not math.isnan(x)]
             return len(numbers) == 2 and not math.isclose(*numbers)
@@ -76,7 +81,33 @@ class Claims:
             if one <= self._symbols.keys() and any(map(self.is_free, one ^ other)):
                 return True
             now, then = evaluate_all((ours, recorded), made_up)
-        return now is not None and then is not None and now != then
+        if now is None or then is None or now != then:
+            return None not in (now, then)
+        others = (evaluate_all((ours, recorded), sizes) for sizes in self._elsewhere if elsewhere)
+        found = (None not in sizes and sizes[0] != sizes[1] for sizes in others)
+        return any(found) if self._graph.lists_guards else next(found, False) and all(found)
+
+    @cached_property
+    def _elsewhere(self) -> list[dict[str, int]]:
+        """Other sizes than the examples at which the program runs too: its guards and assertions hold. If the file lists all
+        guards, nothing else ties sizes to one another, or to numbers that divide them.
+        """
+        graph, axes, symbols = self._graph, open_sizes(self._graph).axes, self._symbols
+        checks = [name for node in graph.nodes if node.operator.name == "check" for name in node.reads()]
+        told = {*graph.guards.values(), *map(graph.types.get, checks)}
+        names = [name for name, entry in symbols.items() if entry.where and name in self._examples]
+        # Multiples of the examples: by one factor, by factors that grow or fall from symbol to symbol, and 1 more.
+        ways = ((0, 0), (1, 0), (-1, 0), (1, 1), (-1, 1)) if graph.lists_guards else ((0, 0),)
+        found = []
+        for factor, (step, more) in product(_FACTORS, ways) if len(told) <= _MOST_CONDITIONS else ():
+            sizes = dict(self._examples)
+            for place, name in enumerate(names):
+                moved, most = sizes[name] * (factor + place * step % len(names)) + more, symbols[name].maximum
+                sizes[name] = moved if most is None or moved <= most else symbols[name].minimum or 0
+            sizes |= known_sizes(axes, sizes)
+            if all(evaluate(x, sizes) != 0 for x in told if isinstance(x, Expr)):
+                found.append(sizes)
+        return found
 
     def _is_as_large(self, ours: Expr, recorded: Dim) -> bool:
         """Whether a data-dependent size has a name of its own, as for `x[:n]`: given, open, or as large as possible."""

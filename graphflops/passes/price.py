@@ -205,8 +205,8 @@ class Pricer:
             if fact.value is not None:
                 self.found_facts[node] = fact.value
                 kwargs = (*kwargs, (fact.keyword, self.binding.bound(fact.value)))
-        wanted = tuple([name is not None for name in node.outputs]) if self.types.derives else None
-        key = (node.op, key_of(args), key_of(kwargs), wanted, stated)
+        outputs = tuple([name is not None for name in node.outputs])
+        key = (node.op, key_of(args), key_of(kwargs), outputs, stated)
         if key not in self.priced:
             self.converts |= converts(node.operator, args[0] if args else None)
             sparse = any(isinstance(x, TensorType) and x.nonzeros is not None for x in flat((args, kwargs)))
@@ -215,9 +215,10 @@ class Pricer:
             if (rule := find(spelling)) is None:
                 asked = unknown_call("GF101", str(NoRuleError(node.op + " on sparse tensors" * sparse)))
             else:
+                wanted = outputs if self.types.derives else None
                 options: dict[str, Any] = {"wanted": wanted, "training": self.training, "stated": stated}
                 try:
-                    asked = price_call(rule, node.op, args, kwargs, **options)
+                    asked = price_call(rule, node.op, args, kwargs, outputs=outputs, **options)
                 except LimitPassed as passed:
                     passed.at(place_of(node))
                     raise

@@ -66,11 +66,11 @@ Wanted = Union[tuple[bool, ...], None]
 
 def price_call(
     rule: Rule, op: str, args: Operands, kwargs: Keywords, *, wanted: Wanted = None,
-    training: bool = False, stated: bool = True,
+    outputs: Wanted = None, training: bool = False, stated: bool = True,
 ) -> Priced:  # fmt: skip
     """The price of a call by its rule; a rule that fails leaves this one call unknown.
 
-    stated: whether the operands have the element types that the file states, which then must go together.
+    outputs: which results are used. stated: whether the operands have the file's element types, which must go together.
     """
     if training:
         args, kwargs = distinct(args), distinct(kwargs)
@@ -78,12 +78,12 @@ def price_call(
         code, problem = _fault(op, args, kwargs, stated)
         if problem:
             return unknown_call(code, problem)
-        if "outputs" in rule.signature.keywords:
-            kwargs = (*kwargs, ("outputs", wanted))
     arguments: dict[str, Any] | None = None
     try:
         by_place = wanted is None and not op.startswith("higher_order.")
         arguments = rule.bound(op, args, kwargs, by_place=by_place)
+        if outputs is not None and "outputs" in rule.signature.keywords:
+            arguments["outputs"] = outputs
         hint = _misfit_of_torch(op, args, kwargs, stated) if wanted is None else ""
         if stated:
             check_kinds(op, arguments)

@@ -284,10 +284,10 @@ def bilinear(a: TensorType, b: TensorType, weight: TensorType, bias: TensorType 
 @rule("aten.linalg_cross", kind="linear_algebra")
 def linalg_cross(a: TensorType, b: TensorType, *, dim: int = -1) -> Estimate:
     """Two multiplications and a subtraction per component; a complex multiplication is six operations."""
-    shape = broadcast(a.shape, b.shape)
-    out = a.like(shape, result_type(a, b))
-    length = shape[axis_of(dim, len(shape))]
-    meet(length, 3, f"a cross product takes vectors of 3, not {length}")
+    require(a.rank == b.rank, f"vectors of {a.rank} and of {b.rank} axes")
+    out = a.like(broadcast(a.shape, b.shape), result_type(a, b))
+    for length in (x.shape[axis_of(dim, x.rank)] for x in (a, b)):
+        meet(length, 3, f"a cross product takes vectors of 3, not {length}")
     each_component = 2 * 6 + 2 if out.dtype.kind == "complex" else 3
     return Estimate((out,), vector_flops=each_component * out.numel, reads=(a, b))
 
@@ -295,6 +295,6 @@ def linalg_cross(a: TensorType, b: TensorType, *, dim: int = -1) -> Estimate:
 @rule("aten.cross", kind="linear_algebra")
 def cross(a: TensorType, b: TensorType, dim: int | None = None) -> Estimate:
     """As `linalg_cross`, along the first axis of three where none is named."""
-    threes = [place for place, size in enumerate(broadcast(a.shape, b.shape)) if not differ(size, 3)]
+    threes = [place for place, size in enumerate(a.shape) if not differ(size, 3)]
     require(bool(threes), "no axis holds vectors of 3")
     return linalg_cross(a, b, dim=threes[0] if dim is None else dim)

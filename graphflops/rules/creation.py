@@ -73,7 +73,6 @@ def fill(x: TensorType, value: Value) -> Estimate:
     """One value written to all elements; earlier contents are not read."""
     if not isinstance(value, TensorType):
         return Estimate((filled(x.shape, x.dtype, value),))
-    require(value.rank == 0, f"a fill value has no axes, but this one is {value}")
     return Estimate((filled(x.shape, x.dtype, value.value),), reads=(value,))
 
 

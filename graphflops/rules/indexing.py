@@ -242,7 +242,6 @@ SUM, MEAN, MAX = 0, 1, 2  # how embedding_bag reduces the rows of a bag
 @rule("aten.embedding")
 def embedding(weight: TensorType, indices: TensorType) -> Estimate:
     """One row of the table per index; no arithmetic."""
-    require(weight.rank == 2, f"a table of rows has two axes, not {shown(weight.shape)}")
     return picked(weight.like((*indices.shape, weight.shape[1])), indices)
 
 

@@ -318,19 +318,22 @@ def cond(x: TensorType, p: float | str | None = None) -> Estimate:
 def lstsq(A: TensorType, B: TensorType, *, driver: str | None = None) -> Estimate:
     """QR for the drivers gels and gelsy (the default on CPU), singular values for gelsd and gelss; residuals if tall."""
     batch, m, n = matrices(A)
-    vector = B.rank < A.rank
-    sides = 1 if vector else B.shape[-1]
+    require(0 <= A.rank - B.rank <= 1, f"right sides of {B.rank} axes for {A}")
+    vector = B.rank == 1 or (B.rank < A.rank and not any(map(differ, B.shape, A.shape)))
+    sides, rows = (1, B.shape[-1]) if vector else (B.shape[-1], B.shape[-2])
+    meet(m, rows, f"{rows} right sides for {m} rows")
+    shared = broadcast(batch, B.shape[: A.rank - 2])
     by_values = driver in ("gelsd", "gelss")
     by_svd = lapack.svd(m, n) + 2 * (m + n) * dim_min(m, n) * sides
     work = by_svd if by_values else lapack.least_squares(m, n, sides)
     tall = (by_values or driver == "gels") and same(dim_max(m, n), m) and differ(m, n)
     out = (
-        A.like((*batch, n) if vector else (*batch, n, sides)),
-        A.like((*batch, sides), real_of(A.dtype)) if tall else A.like((0,), real_of(A.dtype)),
+        A.like((*shared, n) if vector else (*shared, n, sides)),
+        A.like((*shared, sides), real_of(A.dtype)) if tall else A.like((0,), real_of(A.dtype)),
         A.like((0,) if driver == "gels" else batch, INT64),
         A.like((*batch, dim_min(m, n)) if by_values else (0,), real_of(A.dtype)),
     )
-    return Estimate(out, vector_flops=each(A, work), reads=(A, B))
+    return Estimate(out, vector_flops=each(A.like((*shared, m, n)), work), reads=(A, B))
 
 
 POLYNOMIAL_PRODUCTS = 5  # in a Taylor polynomial of degree 18 (Bader, Blanes and Casas, 2019)

@@ -11,7 +11,7 @@ from typing import Any
 
 from graphflops.base.record import replace
 from graphflops.cost import Estimate, data_dependent
-from graphflops.dims import Dim, broadcast, differ, dim_max, floor_div, prod, total
+from graphflops.dims import Dim, broadcast, differ, dim_max, floor_div, meet, prod, total
 from graphflops.rules.distance import pairwise_distance
 from graphflops.rules.elementwise import WORK, Work, float_result, real_of, result_type, wanted
 from graphflops.rules.operands import Operands, takes
@@ -135,6 +135,11 @@ Lengths = TensorType | Shape
 def states(log_probs: TensorType, targets: TensorType, inputs: Lengths, labels: Lengths) -> Dim:
     """States of the whole batch; unknown lengths are bounded by the padded sizes."""
     steps, batch = log_probs.shape[0], samples(log_probs)
+    for lengths in (inputs, labels):
+        count = len(lengths) if isinstance(lengths, tuple) else lengths.numel
+        meet(count, batch, f"{count} lengths for {batch} sequences")
+    if targets.rank == 1 and isinstance(labels, tuple):
+        meet(total(labels), targets.numel, f"labels of {total(labels)} classes in {targets}")
     if isinstance(inputs, tuple) and isinstance(labels, tuple):
         return total(step * (2 * label + 1) for step, label in zip(inputs, labels, strict=True))
     if targets.rank == 1:

@@ -61,9 +61,13 @@ def linear(x: TensorType, weight: TensorType, bias: TensorType | None = None) ->
     features, expected = x.shape[-1], weight.shape[-1]
     meet(features, expected, f"the input has {features} features, the weight takes {expected}")
     out = x.like((*x.shape[:-1], *weight.shape[:-1]))
+    rows = prod(x.shape[:-1])
     if bias is not None:
-        expanded(bias, out.shape)
-    flops = flops_of(prod(x.shape[:-1]) * weight.numel, x.dtype)
+        is_of_rows = (
+            bias.rank == 2 and (x.rank == 1 or bias.shape[1] == 1) and not differ(bias.shape[0], rows)
+        )
+        expanded(bias, (rows, *weight.shape[:-1]) if is_of_rows else out.shape)
+    flops = flops_of(rows * weight.numel, x.dtype)
     return Estimate((out,), flops, vector_flops=additions(out) if bias else 0, reads=(x, weight, bias))
 
 

@@ -17,7 +17,6 @@ KIND = "view"
 @rule("aten.select")
 def select(x: TensorType, dim: int, index: Dim) -> Estimate:
     """One position of an axis."""
-    require(x.rank > 0, "a tensor without axes has no position to select")
     place = axis_of(dim, x.rank)
     size = x.shape[place]
     inside = not (at_least(index, size) or at_least(-1 - size, index))
@@ -34,7 +33,6 @@ def slice_(
 ) -> Estimate:
     """A range of an axis."""
     place = axis_of(dim, x.rank)
-    require(not at_least(0, step), f"a slice by steps of {step}")
     out = x.view(replaced(x.shape, place, kept_by_slice(x.shape[place], start, end, step)))
     literal = not any(isinstance(bound, Expr) for bound in (start, end, step))
     if place == 0 and literal and isinstance(x.value, tuple):
@@ -74,12 +72,18 @@ def in_steps(size: Dim, step: Dim, count: Dim) -> Shape:
 
 
 @rule("aten.split", "aten.unsafe_split")
-def split(x: TensorType, split_size: Dim | Sequence[Dim], dim: int = 0) -> Estimate:
+def split(
+    x: TensorType, split_size: Dim | Sequence[Dim], dim: int = 0, *, outputs: Sequence[bool] = ()
+) -> Estimate:
     """Pieces of one size, or of the given sizes."""
     if not isinstance(split_size, (int, Expr)):
         return split_with_sizes(x, split_size, dim)
     size = x.shape[axis_of(dim, x.rank)]
-    return pieces(x, in_steps(size, split_size, 1 if size == 0 else ceil_div(size, split_size)), dim)
+    count = 1 if size == 0 else ceil_div(size, split_size)
+    if isinstance(count, Expr) and outputs:
+        meet(count, len(outputs))
+        count = len(outputs)
+    return pieces(x, in_steps(size, split_size, count), dim)
 
 
 @rule("aten.split_with_sizes", "aten.unsafe_split_with_sizes")
@@ -94,7 +98,6 @@ def split_with_sizes(x: TensorType, split_sizes: Sequence[Dim], dim: int = 0) ->
 def chunk(x: TensorType, chunks: int, dim: int = 0) -> Estimate:
     """At most `chunks` equal pieces; exactly that many if the size is unknown."""
     size = x.shape[axis_of(dim, x.rank)]
-    require(not at_least(0, chunks), f"{chunks} pieces")
     step = ceil_div(size, chunks)
     count = ceil_div(size, step) if isinstance(step, int) and step and isinstance(size, int) else chunks
     return pieces(x, in_steps(size, step, count), dim)

@@ -86,7 +86,6 @@ KIND = "product"
 def scaled_mm(of: Operands) -> Estimate:
     """Product of narrow floats; each result takes both operands' scales, then the bias and its own scale."""
     a, b, *scales = of.named("a b scale_a scale_b")
-    require(a.rank == b.rank == 2, f"a scaled product is of matrices, not {a} and {b}")
     # float32 scales may have these forms in torch: per tensor, per row, per block of 128.
     if {x.dtype.name for x in scales} == {"float32"} and any(differ(x.numel, 1) for x in scales):
         (m, k), n = a.shape, b.shape[1]

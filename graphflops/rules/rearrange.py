@@ -115,7 +115,6 @@ def pair(values: Sequence[Dim]) -> tuple[Dim, Dim]:
 def im2col(of: Operands) -> Estimate:
     """Writes every patch of an image as a column; the image is read once."""
     x, kernel = of.x, pair(of.kernel_size)
-    require(x.rank in (3, 4), f"{shown(x.shape)} is not an image (channels, rows, columns)")
     *batch, channels, height, width = x.shape
     axes = zip((height, width), kernel, *map(pair, of.named("dilation padding stride")), strict=True)
     columns = prod(floor_div(size + 2 * pad - d * (k - 1) - 1, step) + 1 for size, k, d, pad, step in axes)
@@ -125,7 +124,6 @@ def im2col(of: Operands) -> Estimate:
 @rule("aten.col2im")
 def col2im(x: TensorType, output_size: Sequence[Dim], kernel_size: Sequence[Dim]) -> Estimate:
     """Columns put back as patches of an image, an addition each where they may overlap."""
-    require(x.rank in (2, 3), f"{shown(x.shape)} holds no columns")
     *batch, rows, _ = x.shape
     return columns_to_image(x, batch, floor_div(rows, prod(pair(kernel_size))), pair(output_size))
 
@@ -199,13 +197,6 @@ def rot90(x: TensorType, k: int = 1, dims: Sequence[int] = (0, 1)) -> Estimate:
 def channel_shuffle(x: TensorType, groups: Dim) -> Estimate:
     """A copy with the channels of all groups interleaved."""
     meet(mod(x.shape[1], groups), 0, f"{x.shape[1]} channels do not split into {groups} equal groups")
-    return copied(x)
-
-
-@rule("aten.tril", "aten.triu")
-def triangle(x: TensorType) -> Estimate:
-    """A copy, zero on one side of a diagonal."""
-    require(x.rank > 1, f"{shown(x.shape)} is not a matrix")
     return copied(x)
 
 

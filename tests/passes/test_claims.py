@@ -93,7 +93,7 @@ def test_more_results_than_an_operator_has(tmp_path: Path) -> None:
         (meta(64, 4), meta(DOUBLE_U0, 4), [("GF102", "y")]),
         (meta(size(S0, 64), 4), meta(size(S0, 64), 4), []),
         (meta(size(S0, 64), 8), meta(size(S0, 64), size(S0, 64)), [("GF102", "y")]),
-        (meta(size(S0, 64), 64), meta(size(S0, 64), size(S0, 64)), []),
+        (meta(size(S0, 64), 64), meta(size(S0, 64), size(S0, 64)), [("GF102", "y")]),
         (meta(size(S0, 64), 4), meta(size(S0, 8), 4), [("GF127", "")]),
         (meta(size(S0, 64), 4), meta(size(f"Mul(Integer(2), {S0})", 8), 4), [("GF127", ""), ("GF102", "y")]),
     ],

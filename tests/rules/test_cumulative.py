@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from graphflops.dims import symbol
-from graphflops.errors import ShapeError
 from graphflops.rules.registry import ForwardCall, find_backward
 from graphflops.tensor import TensorType
 from tests.support import price, shapes, t
@@ -80,11 +79,6 @@ def test_slopes(named: dict[str, Any], results: int, flops: int) -> None:
     priced = price("aten.gradient.scalarint", t(4, 8), **named)
     assert shapes(priced) == [(4, 8)] * results
     assert priced.vector_flops == flops
-
-
-def test_a_scalar_has_no_differences() -> None:
-    with pytest.raises(ShapeError, match="at least one axis"):
-        price("aten.diff.default", t())
 
 
 @pytest.mark.parametrize(("op", "flops"), [("aten.cumprod.default", 3 * 32), ("aten.cummax.default", 32)])

@@ -185,7 +185,6 @@ def test_searches(op: str, operands: tuple[Any, ...], expected: Any, flops: int)
         ("index.Tensor", (t(4), (ids(2), ids(2))), r"2 indices are too many for \[4\]"),
         ("index.Tensor", (t(4), (mask(5),)), r"mask of shape \[5\] does not fit axes of \[4\]"),
         ("index_put.default", (t(4), (ids(2),), t(3)), r"\[3\] does not expand to \[2\]"),
-        ("embedding.default", (t(4), ids(2)), r"two axes, not \[4\]"),
         ("gather.default", (t(4, 4), 0, ids(4)), r"\[4\] does not index \[4, 4\]"),
         ("index_select.default", (t(4), 0, ids(2, 2)), r"a vector, not \[2, 2\]"),
     ],

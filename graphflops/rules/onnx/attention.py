@@ -88,6 +88,8 @@ def attended(
     """Attention together with other `parts` of its operator; results are `out`, the present states, and `more`."""
     presents, written, pasts = list[TensorType](), [out], list[TensorType | None]()
     for past, fresh, keys, shared in caches:
+        if past is not None:
+            meet(past.shape[-3], fresh.shape[-3], f"a past {past} for heads of {fresh}")
         state, new = past or fresh, fresh.shape[-2]
         presents.append(state.like() if shared else rows_of(state, keys))
         written.append(rows_of(presents[-1], new if shared else keys))
@@ -109,8 +111,9 @@ def project(
 
     Also returns queries and values, (batch, heads, rows, width); keys have the shape of queries.
     """
+    require(len(widths) in (0, 3), f"{len(widths)} widths for queries, keys and values")
     third = floor_div(weights.shape[1], 3)
-    query, _, value = widths if len(widths) == 3 else (third, third, third)
+    query, _, value = widths or (third,) * 3
     product = matmul(x, weights)
     made = Estimate(matrix_flops=product.matrix_flops) if bias is None else biased(product)
     q, v = (by_head(x.like((*x.shape[:2], width)), heads) for width in (query, value))

@@ -60,7 +60,6 @@ def _gathered(
 @rule("onnx.Gather")
 def gather(x: TensorType, indices: TensorType, *, axis: int = 0) -> Estimate:
     """Slices of an axis, one per index."""
-    require(x.rank > 0, "a tensor without axes has nothing to gather along")
     place, last = axis_of(axis, x.rank), axis_of(axis, x.rank) + indices.rank
 
     def address(known: values.Known) -> Address:

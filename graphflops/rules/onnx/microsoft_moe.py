@@ -139,13 +139,15 @@ def narrowed(x: TensorType, product: Estimate, dtype: DType) -> Estimate:
 def matmul_nbits(of: Operands) -> Estimate:
     """Three operations dequantize each weight; the default zero point is the middle of the range."""
     K, N, block_size, bits = of.K, of.N, of.block_size, of.bits
-    require(bits in (2, 4, 8), f"a weight of {bits} bits")
     require(block_size >= 16 and block_size & (block_size - 1) == 0, f"blocks of {block_size} weights")
     blocks = -(-K // block_size)
     stated = N * blocks * (block_size * bits // 8)  # bytes
     told = f"for {N} features in {blocks} blocks"
     meet(of.weight.nbytes, stated, f"a weight {of.weight} {told} of {block_size}")
     meet(of.scales.numel, N * blocks, f"scales {of.scales} {told}")
+    if of.zero_points is not None:
+        each = blocks if of.zero_points.dtype.is_floating else -(-blocks * bits // 8)
+        meet(of.zero_points.numel, N * each, f"zero points {of.zero_points} {told}")
     product = by_weight(of.x, K, N, DEQUANTIZE, *of.but("x bias"), bias=of.bias)
     return narrowed(of.x, product, INT8) if of.accuracy_level == INT8_ACTIVATIONS else product
 

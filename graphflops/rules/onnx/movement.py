@@ -15,7 +15,7 @@ from graphflops.rules.creation import progression
 from graphflops.rules.onnx import entries, values
 from graphflops.rules.onnx.conv import window_counts
 from graphflops.rules.onnx.values import Number, Place, filled, known_contents, moved
-from graphflops.rules.rearrange import columns_to_image, repeated, triangle
+from graphflops.rules.rearrange import columns_to_image, repeated
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import axis_of, larger, replaced, same_elements, shown, tensors_of
 from graphflops.tensor import DTYPES, FLOAT32, INT64, STRING, DType, TensorType, UnknownType
@@ -264,7 +264,7 @@ def col2im(
 @rule("onnx.Trilu", "com.microsoft.Trilu")
 def trilu(x: TensorType, k: entries.Numbers = None, *, upper: int = 1) -> Estimate:
     """A copy, zero on one side of a diagonal."""
-    copy, shift, known = triangle(x), 0 if k is None else entries.size(k), known_contents(x)
+    copy, shift, known = copied(x), 0 if k is None else entries.size(k), known_contents(x)
     if known is None or not isinstance(shift, int):
         return copy
 

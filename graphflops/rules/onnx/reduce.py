@@ -84,7 +84,6 @@ def matmul_of_integers(of: Operands) -> Estimate:
 def gemm(of: Operands, **others: object) -> Estimate:
     """The product, and vector FLOPs for the remaining operations of alpha * (a @ b) + beta * c."""
     a, b, c = of
-    require(a.rank == 2 and b.rank == 2, f"Gemm multiplies two matrices, not {a} and {b}")
     pairs = ((a, of.transA), (b, of.transB))
     product = products.matmul(*(x.view(x.shape[::-1]) if transposed else x for x, transposed in pairs))
     if c is None:
@@ -210,7 +209,6 @@ def unique(x: TensorType, *, axis: int | None = None, sorted: int = 1) -> Estima
 def non_max_suppression(of: Operands) -> Estimate:
     """Upper bound per class: boxes are sorted by score, and the overlap of every pair is computed."""
     boxes, scores, limit, *_ = of
-    require(boxes.rank == scores.rank == 3, f"{boxes} and {scores} are not boxes and scores")
     batch, classes, n = scores.shape
     most = 0 if limit is None else entries.size(limit)
     kept: Dim = 0 if most == 0 else data_dependent("nms")

@@ -56,7 +56,6 @@ def _transform(length: Dim, parts: Dim) -> Dim:
 @rule("onnx.STFT").takes("signal frame_step window? frame_length?")
 def stft(of: Operands, *, onesided: int = 1) -> Estimate:
     """A product with the window and a transform per frame."""
-    require(of.signal.rank in (2, 3), f"a batch of signals has two or three axes, not {of.signal.rank}")
     batch, samples = of.signal.shape[:2]
     length = of.window.shape[0] if of.window is not None else samples
     if of.frame_length is not None:
@@ -89,7 +88,6 @@ def affine_grid(theta: TensorType, size: TensorType) -> Estimate:
     count = entries.many(size) or theta.shape[1] + 2  # one row of the matrix for each axis of the picture
     require_known(isinstance(count, int), "how many axes the grid has depends on data")
     assert isinstance(count, int)
-    require(count in (4, 5), f"a grid of {count} axes")
     opened = (entries.unknown("grid", place) for place in range(1, count))
     shape = entries.sizes(size) or (theta.shape[0], *opened)
     return replace(resample.affine_grid_generator(theta, shape), reads=(theta, size))

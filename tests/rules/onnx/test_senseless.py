@@ -135,7 +135,7 @@ def test_a_scale_tells_an_open_size() -> None:
         ("N = 8", "for 8 features in 1 blocks of 32"),
         ("block_size = 16", "scales float32[16] for 16 features in 2 blocks"),
         ("block_size = 20", "blocks of 20 weights"),
-        ("bits = 3", "a weight of 3 bits"),
+        ("bits = 3", "bits of com.microsoft.MatMulNBits.1 is one of 2, 4, 8, not 3"),
         ("bits = 8", "for 16 features in 1 blocks of 32"),
     ],
 )
@@ -352,6 +352,60 @@ def test_calls_over_which_onnx_ends_the_process(call) -> None:
         ("int64[2] a, int64 b", "Range(a, b, b)", "[2], [], []"),
         ("float[4] a", "Multinomial(a)", "do not fit one another: [4]"),
         ("float[4] a", "LRN<size = 3>(a)", "do not fit one another: [4]"),
+        ("float[2, 3, 4] a, float[4, 5] b", "Gemm(a, b)", "do not fit one another: [2, 3, 4], [4, 5]"),
+        (
+            "float[9, 4] a, float[1, 2, 9] b",
+            "NonMaxSuppression(a, b)",
+            "do not fit one another: [9, 4], [1, 2, 9]",
+        ),
+        (
+            "float[1, 9, 1, 1] a, int64 b, float[8] c",
+            "STFT(a, b, c)",
+            "do not fit one another: [1, 9, 1, 1], [], [8]",
+        ),
+        ("float a, int64[2] b", "Gather(a, b)", "do not fit one another: [], [2]"),
+        (
+            "float[1, 5, 16] q, float[1, 2, 3, 8] p",
+            'com.microsoft.MultiHeadAttention<num_heads = 2>(q, q, q, "", "", "", "", p)',
+            "past keys and past values are not given together",
+        ),
+        (
+            "float[1, 5, 16] q, float[1, 4, 3, 8] p",
+            'com.microsoft.MultiHeadAttention<num_heads = 2>(q, q, q, "", "", "", p, p)',
+            "a past float32[1, 4, 3, 8] for heads of float32[1, 2, 5, 8]",
+        ),
+        (
+            "float[1, 5, 16] x, float[16, 48] w",
+            "com.microsoft.Attention<num_heads = 2, qkv_hidden_sizes = [16, 16]>(x, w)",
+            "2 widths for queries, keys and values",
+        ),
+        *(
+            (
+                f"float[4, 32] x, uint8[8, 2, 8] w, float[{scales}] s, uint8[{points}] z",
+                "com.microsoft.MatMulNBits<K = 32, N = 8, bits = 4, block_size = 16>(x, w, s, z)",
+                said,
+            )
+            for scales, points, said in (
+                ("2, 8", "8", "do not fit one another: [4, 32], [8, 2, 8], [2, 8], [8]"),
+                ("8, 2", "4, 2", "do not fit one another: [4, 32], [8, 2, 8], [8, 2], [4, 2]"),
+                ("16", "8, 2", "zero points uint8[8, 2] for 8 features in 2 blocks"),
+            )
+        ),
+        (
+            "uint8[4, 8] x, float s, uint8 z, uint8[8, 6] w, float[6] t",
+            "com.microsoft.QGemm(x, s, z, w, t, z)",
+            "do not fit one another: [4, 8], [], [], [8, 6], [6], []",
+        ),
+        (
+            "uint8[4, 8] x, float[1] s, uint8 z",
+            "com.microsoft.QLinearAdd(x, s, z, x, s, z, s, z)",
+            "do not fit one another: [4, 8], [1], [], [4, 8], [1], [], [1], []",
+        ),
+        (
+            "float[2, 5, 8] x, float[2, 1, 8] k, float[8] g",
+            "com.microsoft.SkipLayerNormalization(x, k, g)",
+            "do not fit one another: [2, 5, 8], [2, 1, 8], [8]",
+        ),
         ("float a", "ReduceSum(a, b) b = Constant<value_ints = [0]>()", "a number has no axis"),
         (
             "float[5, 3, 4] a",
