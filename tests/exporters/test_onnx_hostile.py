@@ -268,12 +268,12 @@ def test_a_loop_of_very_many_turns(turns, expected, write):
 
 
 def test_a_long_chain(write):
-    count = 40_000
+    count = 100_000
     nodes = [node("Relu", [f"v{i}"], [f"v{i + 1}"]) for i in range(count)]
     path = write(model(nodes, [value("v0")], [value(f"v{count}")]))
     began = time.process_time()
     report = analyze(path)
-    assert time.process_time() - began < 20
+    assert time.process_time() - began < 60
     assert report.coverage.counted == count
 
 
@@ -290,7 +290,7 @@ def test_sizes_that_grow_get_names(write):
     path = write(model(nodes, [value("v0", ("N", "M"))], [onnx.ValueInfoProto(name="v40")], [k]))
     began = time.process_time()
     report = analyze(path)
-    assert time.process_time() - began < 20
+    assert time.process_time() - began < 60
     assert report.coverage.unknown == 0
     assert {d.code for d in report.diagnostics} == {"GF116"}
 
