@@ -40,14 +40,11 @@ _COLUMNS = {
     "matmul": Columns(("m", "n", "k", "batch"), (3.0, 3.5, 3.0, 3.0), 0.10, 0.06),
     "convolution": Columns(
         ("batch", "pixels", "filters", "channels", "taps", "groups"),
-        (4.0, 3.0, 3.0, 3.0, 3.0, 3.0),
-        *(0.4, 0.1),
-        aligned=(1, 2, 3),
+        *((4.0, 3.0, 3.0, 3.0, 3.0, 3.0), 0.4, 0.1, (1, 2, 3)),
     ),
     "attention": Columns(
         ("batch", "heads", "queries", "keys", "width", "group", "visible"),
-        (7.0, 5.0, 8.0, 8.0, 1.5, 5.0, 12.0),
-        *(0.23, 0.05),
+        *((7.0, 5.0, 8.0, 8.0, 1.5, 5.0, 12.0), 0.23, 0.05),
     ),
     "collective": Columns(("bytes", "devices"), (3.0, 1.5), 0.12, 0.04),
 }
@@ -100,9 +97,7 @@ def _factored(calibration: Calibration, count: int, near: tuple[int, ...]) -> tu
     return others, lower, rest, mean
 
 
-def _row(
-    one: Sequence[float], others: Any, lower: Sequence[Sequence[float]], columns: Columns
-) -> list[float]:
+def _row(one: Sequence[float], others: Any, lower: list[list[float]], columns: Columns) -> list[float]:
     """The next row of the factor: for the likeness (Matern 3/2 of the distance) of a place and those before it."""
     row: list[float] = []
     for before, apart in zip(lower, map(dist, repeat(one), others), strict=False):
