@@ -9,6 +9,7 @@ from functools import lru_cache
 from itertools import product, repeat
 from math import dist, exp, log, log2, prod, sqrt
 from operator import mul
+from typing import Any
 
 from graphflops.base.record import Record
 from graphflops.devices import Calibration, Device
@@ -39,14 +40,11 @@ _COLUMNS = {
     "matmul": Columns(("m", "n", "k", "batch"), (3.0, 3.5, 3.0, 3.0), 0.10, 0.06),
     "convolution": Columns(
         ("batch", "pixels", "filters", "channels", "taps", "groups"),
-        (4.0, 3.0, 3.0, 3.0, 3.0, 3.0),
-        *(0.4, 0.1),
-        aligned=(1, 2, 3),
+        *((4.0, 3.0, 3.0, 3.0, 3.0, 3.0), 0.4, 0.1, (1, 2, 3)),
     ),
     "attention": Columns(
         ("batch", "heads", "queries", "keys", "width", "group", "visible"),
-        (7.0, 5.0, 8.0, 8.0, 1.5, 5.0, 12.0),
-        *(0.23, 0.05),
+        *((7.0, 5.0, 8.0, 8.0, 1.5, 5.0, 12.0), 0.23, 0.05),
     ),
     "collective": Columns(("bytes", "devices"), (3.0, 1.5), 0.12, 0.04),
 }
@@ -78,25 +76,34 @@ def correction(kernel: Kernel, device: Device) -> Correction | None:
 def interpolated(calibration: Calibration, sizes: Sequence[float]) -> Correction:
     """The ratio at these sizes, interpolated from the nearest points."""
     columns = _COLUMNS.get(calibration.family, _TRAFFIC)
-    (place,), (places, ratios) = _scaled([sizes], columns), _points(calibration, len(sizes))
+    (place,), (places, _) = _scaled([sizes], columns), _points(calibration, len(sizes))
     aparts = [*map(dist, places, repeat(place))]
     near = sorted(range(len(places)), key=aparts.__getitem__)[:_NEAREST]
-    others, known = [places[at] for at in near], [ratios[at] for at in near]
-    mean, noise = sum(known) / len(known), (columns.noise / columns.signal) ** 2
-    # The Cholesky factor of the likeness of the points (Matern 3/2 of their distance), with these sizes as the last one.
-    lower: list[list[float]] = []
-    rest: list[float] = []  # the ratios without their mean, divided by the factor
-    for one, ratio in zip([*others, place], [*known, mean], strict=True):
-        row: list[float] = []
-        for apart, before in zip(map(dist, repeat(one), others), lower, strict=False):
-            apart *= _ROOT
-            row.append(((1 + apart) * exp(-apart) - sum(map(mul, row, before))) / before[-1])
-        correlation = sum(map(mul, row, rest))
-        lower.append([*row, sqrt(1 + noise - sum(map(mul, row, row)))])
-        rest.append((ratio - mean - correlation) / lower[-1][-1])
-    deviation = columns.signal * lower[-1][-1]
+    others, lower, rest, mean = _factored(calibration, len(sizes), tuple(sorted(near)))
+    *row, own = _row(place, others, lower, columns)
     ninth = log(1 + calibration.error[2]) if calibration.error else 0.0
-    return Correction(exp(mean + correlation), max(deviation, ninth / NINE_OF_TEN))
+    return Correction(exp(mean + sum(map(mul, row, rest))), max(columns.signal * own, ninth / NINE_OF_TEN))
+
+
+@lru_cache(maxsize=256)
+def _factored(calibration: Calibration, count: int, near: tuple[int, ...]) -> tuple[Any, Any, Any, float]:
+    """Points, the Cholesky factor of their likeness, their ratios without the mean divided by it, and the mean."""
+    columns, (places, ratios) = _COLUMNS.get(calibration.family, _TRAFFIC), _points(calibration, count)
+    mean, others = sum([ratios[at] for at in near]) / len(near), [places[at] for at in near]
+    lower, rest = list[list[float]](), list[float]()
+    for at in near:
+        lower.append(_row(places[at], others, lower, columns))
+        rest.append((ratios[at] - mean - sum(map(mul, lower[-1], rest))) / lower[-1][-1])
+    return others, lower, rest, mean
+
+
+def _row(one: Sequence[float], others: Any, lower: list[list[float]], columns: Columns) -> list[float]:
+    """The next row of the factor: for the likeness (Matern 3/2 of the distance) of a place and those before it."""
+    row: list[float] = []
+    for before, apart in zip(lower, map(dist, repeat(one), others), strict=False):
+        apart *= _ROOT
+        row.append(((1 + apart) * exp(-apart) - sum(map(mul, row, before))) / before[-1])
+    return [*row, sqrt(1 + (columns.noise / columns.signal) ** 2 - sum(map(mul, row, row)))]
 
 
 @lru_cache(maxsize=64)
