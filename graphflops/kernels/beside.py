@@ -1,8 +1,8 @@
 """What kernels need beside operands and results: copies of operands in another layout, and partial results of reductions.
 
 `matmul` merges the batch axes of each operand, `linear` all axes but the last. An operand is copied if that needs a copy,
-and gradients read the copy. cuBLAS copies matrices without contiguous rows or
-columns for each product. Norms, softmax and pooling read a row-major operand; pooling also reads channels last.
+and gradients read the copy. cuBLAS copies matrices without contiguous rows or columns for each product. Norms, softmax and
+pooling read a row-major operand; pooling also reads channels last.
 
 If a reduction has few results, several blocks share the elements of a result, and each writes one partial result for each
 of its threads (`setReduceConfig` and `global_memory_size` in Reduce.cuh of ATen). An open size is assumed to be large. All

@@ -40,11 +40,16 @@ _COLUMNS = {
     "matmul": Columns(("m", "n", "k", "batch"), (3.0, 3.5, 3.0, 3.0), 0.10, 0.06),
     "convolution": Columns(
         ("batch", "pixels", "filters", "channels", "taps", "groups"),
-        *((4.0, 3.0, 3.0, 3.0, 3.0, 3.0), 0.4, 0.1, (1, 2, 3)),
+        (4.0, 3.0, 3.0, 3.0, 3.0, 3.0),
+        signal=0.4,
+        noise=0.1,
+        aligned=(1, 2, 3),
     ),
     "attention": Columns(
         ("batch", "heads", "queries", "keys", "width", "group", "visible"),
-        *((7.0, 5.0, 8.0, 8.0, 1.5, 5.0, 12.0), 0.23, 0.05),
+        (7.0, 5.0, 8.0, 8.0, 1.5, 5.0, 12.0),
+        signal=0.23,
+        noise=0.05,
     ),
     "collective": Columns(("bytes", "devices"), (3.0, 1.5), 0.12, 0.04),
 }

@@ -17,7 +17,7 @@ from tests.exporters.build import meta, program, save, size
 from tests.fuzz import heavy_sizes
 from tests.fuzz.long_programs import SHAPES, written
 
-FIRST, SHORT, LONG = 30, 300, 900
+FIRST, SHORT, LONG = 10, 300, 900
 OPTIONS: dict[str, dict[str, Any]] = {
     "eager": {"execution": "eager", "training": True},
     "compiled": {"execution": "compiled", "training": True},
