@@ -87,6 +87,11 @@ def upsample_backward(
     return Estimate((grad_output.like(input_size),), vector_flops=added, reads=(grad_output,))
 
 
+def upsampled_gradient(call: ForwardCall) -> Estimate:
+    """Each output's gradient is added to the inputs that it was computed from."""
+    return replace(operand_gradient(call), vector_flops=call.estimate.vector_flops or call.out.numel)
+
+
 for _name, _work in (
     *((f"{kind}{n}d", tapped(0)) for kind in ("nearest", "nearest_exact") for n in (1, 2, 3)),
     ("linear1d", tapped(2)),
@@ -100,9 +105,7 @@ for _name, _work in (
     _key = f"aten.{'_' if 'exact' in _name or '_aa' in _name else ''}upsample_{_name}"
     rule(_key, f"{_key}.vec").derived(upsample, work=_work)
     rule(f"{_key}_backward").derived(upsample_backward, work=_work)
-    backward(_key, f"{_key}.vec")(  # each output's gradient is added to the inputs that it was computed from
-        lambda of: replace(operand_gradient(of), vector_flops=of.estimate.vector_flops or of.out.numel)
-    )
+    backward(_key, f"{_key}.vec")(upsampled_gradient)
 
 
 # Sampling at the points of a grid, one row of coordinates per output position.

@@ -124,6 +124,8 @@ TABLE, MASKED, FOUND = "float32[10, 3]", "float32[3, 4] bool[3, 4]", "?"
         ("_dirichlet_grad", (t(4), t(4), t(4)), 0, 4, "float32[4]"),
         ("_sobol_engine_draw", (INDEX, 5, t(3, 30, dtype="int64"), 3, 0, None), 2 * 5 * 3, 0, "float32[5, 3] int64[3]"),
         ("_sobol_engine_ff_", (INDEX, 5, t(3, 30, dtype="int64"), 3, 0), 3, 0, "int64[3]"),
+        ("_sobol_engine_scramble_", (t(3, 30, dtype="int64"), t(3, 30, 30, dtype="int64"), 3), 3 * 30, 0, "int64[3, 30]"),
+        ("_sobol_engine_initialize_state_", (t(3, 30, dtype="int64"), 3), 3 * 30, 0, "int64[3, 30]"),
         # The mean, then the squared distances: four operations per element, two divisions per result.
         ("std.dim", (PART, (1,)), 4 * 12 + 2 * 3, 3, "float32[3]"),
         ("var_mean.dim", (PART, (1,)), 4 * 12 + 2 * 3, 0, "float32[3] float32[3]"),
