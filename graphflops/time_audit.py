@@ -149,10 +149,8 @@ def _unfused(program: _Program) -> Iterator[Waste]:
     """Attention that stores its scores: written as several operators, or on operands that no fused kernel takes, such
     as a mask whose last axis is not contiguous. A fused kernel keeps the scores on chip.
     """
-    report, softmaxes = (
-        program.report,
-        {row.node for row in program.report.rows if row.time and "softmax" in row.time.kernel},
-    )
+    report = program.report
+    softmaxes = {row.node for row in report.rows if row.time and "softmax" in row.time.kernel}
     uses = [use for use in report.attentions if not use.op or not softmaxes.isdisjoint(use.calls)]
     for use, row, own, fused in fused_instead(uses, report.rows, report.values, program.device):
         if own:

@@ -160,7 +160,7 @@ def _pair(t: Calls, a: _Factor, b: _Factor, gone: set[str], order: Sequence[str]
     return _Factor(t.view(product, tuple([sizes.get(x, 1) for x in labels])), labels)
 
 
-@composite("matmul")
+@composite("matmul", "MatMul")
 def matmul(t: Calls, a: Operand, b: Operand) -> Operand:
     """A matrix that wants a gradient, times a batch of matrices: one product of all rows, with transposes around it.
 

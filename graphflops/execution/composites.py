@@ -38,7 +38,7 @@ _FORMS = 2**32  # more than the calls of any composite
 
 
 def _registering(functions: dict[str, Composite]) -> Callable[..., Callable[[Function], Function]]:
-    """A decorator that registers a function of ATen under its operators' names (`name` or `name.overload`)."""
+    """A decorator that registers a function of ATen under names of its operators, or ONNX's (`name` or `name.overload`)."""
 
     def named(*names: str) -> Callable[[Function], Function]:
         return lambda function: functions.update(dict.fromkeys(names, function)) or function
@@ -265,7 +265,7 @@ def _applied(function: Composite, t: Calls) -> tuple[Calls, Any] | None:
 def _function(functions: Mapping[str, Composite], op: str) -> Composite | None:
     """The function registered for an operator's overload, or else for the operator."""
     spelled = operator(op)
-    if spelled.dialect != "aten":
+    if spelled.dialect not in ("aten", "onnx"):
         return None
     return functions.get(f"{spelled.word}.{spelled.variant}") or functions.get(spelled.word)
 

@@ -88,15 +88,15 @@ def gradient_buffers(call: PricedCall, layouts: Layouts) -> tuple[Sequence[Dim],
         return (), [(size,) for size in cudnn.gradient_bytes(*found, layouts.platform)] or ((),)
     if out is None or gradient is None:
         return (), ((),)
-    sums, made = _sums(call, out, layouts), _gradients(call, out, layouts)
     if (inside := gradient_calls(call, layouts.values)) is not None:
-        return (), ((*sums, inside.beside),)
+        return (), ((*_sums(call, out, layouts), inside.beside),)
     if call.node.operator.kind == "softmax":  # the product of gradient and result
         return () if call.node.operator.name.startswith("log") else (out.like().nbytes,), ((),)
     if call.node.operator.kind == "product":
         return (), (_of_product(call, out, layouts),)
     if call.node.operator.name in _LISTS_OF_INDICES:
         return (), ((_sorted_indices(call, layouts),),)
+    sums, made = _sums(call, out, layouts), _gradients(call, out, layouts)
     if len(gradient.gradients) < 2 or not made:
         return tuple([size for each in made.values() for size in (*each.made, *each.wide)]), (sums,)
     parts: list[list[Dim]] = []

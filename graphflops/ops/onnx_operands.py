@@ -166,9 +166,8 @@ _PAST = {"com.microsoft.GroupQueryAttention": 3, "com.microsoft.MultiHeadAttenti
 def _faults(op: str, operands: Sequence[object], attributes: Mapping[str, object]) -> Iterator[str]:
     """What onnxruntime 1.32 refuses in attributes and stored numbers; "" where a condition is kept."""
     x, integers, base = _tensor(operands, 0), partial(_integers, operands, attributes), operator(op).base
-    if (place := _PAST.get(base)) and (_tensor(operands, place) is None) != (
-        _tensor(operands, place + 1) is None
-    ):
+    past = [_tensor(operands, _PAST[base] + each) for each in (0, 1)] if base in _PAST else []
+    if None in past and any(past):
         yield "past keys and past values are not given together"
     match base.removeprefix("onnx."):
         case "Pad" | "Slice":

@@ -209,9 +209,8 @@ def names_of_constants(kernel: Kernel, width: float) -> list[str]:
             own = [(kind, sizes.layout)] * kind.startswith("by_")
             first = [(sizes.algorithm,)] if sizes.algorithm else own
             of_variants = (*first, (kind,), *few, ("batched" if sizes.batch > 1 else sizes.layout,), ())
-        case Rows(rows=1) if (
-            kernel.family == "reduction" and not kernel.variant
-        ):  # all blocks share one result
+        # All blocks share one result.
+        case Rows(rows=1) if kernel.family == "reduction" and not kernel.variant:
             of_variants = (("whole",), ())
     variants = [".".join(filter(None, (kernel.family, *parts))) for parts in of_variants]
     return [name for variant in variants for name in (f"{variant}.{int(8 * width)}", variant)]
@@ -323,11 +322,8 @@ def fused_instead(
     for use in [use for use in uses if use.calls[0] in rows]:
         row = rows[use.calls[0]]
         batch, heads, queries, width = map(number, (use.batch, use.heads, use.queries, use.width))
-        width, flops, hidden = (
-            max(width, number(use.value_width)),
-            number(use.flops),
-            number(use.masked_flops),
-        )
+        width, flops = max(width, number(use.value_width)), number(use.flops)
+        hidden = number(use.masked_flops)
         dtype = row.matrix_dtype or "float32"
         best = preferred(platform_of(device), is_half=dtype in _HALF)
         sizes = Attention(batch, heads, number(use.kv_heads), queries, number(use.keys), width, kernel=best)

@@ -77,6 +77,16 @@ def test_a_softmax_to_another_type_converts_all_but_float16(
     assert [call.node.operator.kind for call in run.calls] == ["cast"] * is_converted + ["softmax"]
 
 
+@pytest.mark.parametrize("op", ["aten.matmul.default", "onnx.MatMul"])
+def test_batches_that_differ_are_expanded_and_copied(op: str) -> None:
+    """8 matrices are repeated for 2 batches, and `reshape` copies them: 2 * 8 * 64 * 64 elements."""
+    program = program_of(op, g(2, 8, 256, 64), g(8, 64, 64))
+    calls = Runs((), HOPPER, is_eager=True).of(program.main).calls
+    names = [call.node.operator.name for call in calls]
+    assert names == ["expand", "expand", "reshape", "reshape", "bmm", "reshape"]  # the last one is `view`
+    assert calls[3].estimate.out[0].shape == (2 * 8, 64, 64)
+
+
 @pytest.mark.parametrize(
     ("a", "b", "settings"),
     [
